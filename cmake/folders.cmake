@@ -1,0 +1,17 @@
+# eventide_folder(NAME DEPENDENCIES...): every .cc of a folder is one static library, eventide_NAME,
+# that may use the named folders. No list of files exists anywhere.
+function(eventide_folder name)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cc)
+  if(sources)
+    add_library(eventide_${name} STATIC ${sources})
+    set(kind PUBLIC)
+  else()
+    add_library(eventide_${name} INTERFACE)
+    set(kind INTERFACE)
+  endif()
+  target_include_directories(eventide_${name} ${kind} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_link_libraries(eventide_${name} ${kind} eventide_dependencies)
+  foreach(other ${ARGN})
+    target_link_libraries(eventide_${name} ${kind} eventide_${other})
+  endforeach()
+endfunction()
