@@ -1,0 +1,131 @@
+// Everything both sides of a launch share: the step header and rows the host writes, the state of a
+// slot, node records, the abort word. Sizes and offsets are checked on both sides.
+#pragma once
+
+#include "device/base.h"
+
+namespace eventide {
+
+inline constexpr u32 kAbiVersion = 1;
+// Row::query_length: "the device knows" (decode and speculative rows): 1 + draft_length tokens, or 0
+// when the slot has finished in a step that the host has not seen yet.
+inline constexpr u32 kDeviceKnows = 0xffffffffu;
+// A symbol's value: the sum of the rows' query lengths, which only the device knows.
+inline constexpr i32 kSumOfRows = -1;
+
+// What to do with a row's last logits (Row::sampling).
+enum RowFlags : u32 {
+  kRowNone = 0,       // prefill chunk that is not the last: no token
+  kRowSample = 1,     // append one token to the slot's history
+  kRowAllLogits = 2,  // keep the logits of every token of the row (score)
+};
+
+struct Row {
+  u32 slot;
+  u32 query_length;  // tokens of this step, or kDeviceKnows
+  u32 draft_length;
+  u32 sampling;      // RowFlags
+};
+static_assert(sizeof(Row) == 16, "Row");
+
+inline constexpr u32 kMaxStopTokens = 8;
+
+enum SlotFinish : u32 { kSlotRunning = 0, kSlotStopped = 1, kSlotLength = 2 };
+
+// One sequence as the device knows it. The host writes it at admission only; afterwards the step's
+// sampling tasks do, at the end of a step, when every reader of the step has finished.
+struct SlotState {
+  u64 history;          // i32[history_capacity]: prompt, then generated tokens
+  u32 history_length;   // tokens known (prompt + generated)
+  u32 context_length;   // tokens whose KV is in the cache
+  u32 prompt_length;
+  u32 max_length;       // the sequence ends when history_length reaches it
+  u32 min_length;       // stop tokens do not end it before
+  u32 finish;           // SlotFinish
+  u64 key;              // random key of the request
+  float temperature;    // 0 is greedy
+  float top_p;          // 1 is off
+  u32 top_k;            // 0 is off
+  u32 stop_count;
+  i32 stop_tokens[kMaxStopTokens];
+};
+static_assert(sizeof(SlotState) == 96, "SlotState");
+
+// One line of the results ring, written by the step's sampling tasks in device (or pinned host) memory,
+// read by the host after the step has retired.
+struct StepResult {
+  u32 slot;
+  u32 count;    // tokens appended by this step: 0 or 1 (more with speculation)
+  u32 finish;   // SlotFinish after this step
+  i32 token;    // the last appended token
+};
+static_assert(sizeof(StepResult) == 16, "StepResult");
+
+struct StepHeader {
+  u32 abi, flags;
+  u64 step;
+  u32 rows, rows_capacity;
+  u64 rows_ptr;          // Row[rows]
+  u64 block_table_ptr;   // u32[slots][blocks_per_slot]
+  u64 slot_state_ptr;    // SlotState[slots]
+  u64 results_ring_ptr;  // StepResult[rows_capacity] of this step
+  u32 blocks_per_slot;
+  u32 symbol_count;
+  i32 symbols[kMaxSymbols];  // kSumOfRows where the device computes it
+  u32 workers;
+  u32 bank;              // which of the two counter banks this step uses: step & 1
+  u64 timeout_ns;        // no task finished anywhere for this long: the step is aborted
+};
+static_assert(sizeof(StepHeader) == 152, "StepHeader");
+
+// A tensor an op was called with: the layer's instance lives at address + layer * layer_stride.
+struct TensorRef {
+  u64 address;
+  i64 layer_stride;  // bytes
+};
+
+// One task grid's record, read at run time so that all layers and all grids of a kind share one body.
+struct Node {
+  u32 kind;
+  u32 policy;       // PolicyId
+  u32 reserved[2];
+  TensorRef operands[kMaxOperands];
+  alignas(16) u8 params[kMaxParamBytes];
+};
+static_assert(sizeof(Node) == 16 + 16 * kMaxOperands + kMaxParamBytes, "Node");
+
+enum PolicyId : u32 { kPolicyStatic = 0, kPolicyTicket = 1 };
+
+enum Role : u32 { kRoleStream = 0, kRoleInput = 1, kRoleCompute = 2, kRoles = 3 };
+
+enum AbortCause : u32 {
+  kAbortNone = 0,
+  kAbortStuckEvent = 1,  // an event never reached its target
+  kAbortStuckPage = 2,   // no page was granted, or a granted one never filled
+  kAbortHost = 3,        // the host asked the step to end
+};
+
+// Why a step ended early. `cause` is claimed by one compare-and-swap; its winner fills the rest and then
+// releases `ready`. Everyone polls `cause` (relaxed) in every wait loop and leaves.
+struct AbortRecord {
+  u32 cause;
+  u32 ready;
+  u32 worker, role;
+  i32 grid, layer;
+  i32 at[kMaxCoords];
+  u32 event;    // index of the event element in the bank
+  u32 seen, expected;
+};
+static_assert(sizeof(AbortRecord) == 48, "AbortRecord");
+
+// What a kernel launch is given, constant over steps.
+struct ProgramRecord {
+  u64 nodes;       // Node[]
+  u64 counters;    // two banks of event counters, then ticket counters, each bank_bytes long
+  u64 bank_bytes;
+  u64 abort;       // AbortRecord
+  u64 progress;    // u32 at kEventStrideBytes apart, one per worker: tasks finished
+  u64 timeline;    // 0: not recorded
+};
+
+}  // namespace eventide

@@ -1,0 +1,81 @@
+// What an op is made of: its description (OpInfo), and the view of one task that its parts receive.
+// An op is one struct in ops/<name>.h:
+//
+//   struct RmsNorm {
+//     static constexpr OpInfo kInfo = {"rms_norm", 3, {In("x"), In("weight"), Out("y")}};
+//     struct Params { DimRef rows; i32 columns; float eps; };   // trivially copyable
+//     template <class L> static EVT_FN void Stream(L& lane, const Task<Params>& t);   // optional
+//     template <class L> static EVT_FN void Input(L& lane, const Task<Params>& t);    // optional
+//     template <class W> static EVT_FN void Compute(W& w, const Task<Params>& t);
+//   };
+//
+// Stream copies what needs no activation (weights, KV of earlier steps) and runs ahead of all events;
+// Input copies what the task's events guard and runs after they have fired; Compute consumes the pages
+// of both lanes in the order they were asked for, and writes the result. The parts run concurrently.
+#pragma once
+
+#include "device/abi.h"
+
+namespace eventide {
+
+enum OperandMode : u8 { kRead, kWrite, kReadWrite };
+
+struct OperandInfo {
+  const char* name;
+  OperandMode mode;
+};
+constexpr OperandInfo In(const char* name) { return {name, kRead}; }
+constexpr OperandInfo Out(const char* name) { return {name, kWrite}; }
+constexpr OperandInfo InOut(const char* name) { return {name, kReadWrite}; }
+
+struct OpInfo {
+  const char* name;  // of the header: ops/<name>.h declares the struct <Name>
+  i32 operand_count;
+  OperandInfo operands[kMaxOperands];
+  // The smallest number of pages each lane must be able to hold for the op to make progress
+  // (DESIGN: verified against the pool, so that page allocation cannot deadlock).
+  i32 stream_floor = 0;
+  i32 input_floor = 0;
+};
+
+// A dimension that is a constant or one of the program's derived dims, evaluated once per step.
+struct DimRef {
+  i32 index;  // >= 0: a derived dim; -1: the constant `value`
+  i32 value;
+};
+
+// The step as a worker sees it: the header and the dims that follow from it. One per worker.
+struct StepView {
+  const StepHeader* header;
+  i32 symbols[kMaxSymbols];
+  i32 dims[kMaxDims];
+
+  EVT_FN i32 Dim(DimRef ref) const { return ref.index < 0 ? ref.value : dims[ref.index]; }
+  EVT_FN const Row* Rows() const { return reinterpret_cast<const Row*>(header->rows_ptr); }
+  EVT_FN SlotState* Slots() const { return reinterpret_cast<SlotState*>(header->slot_state_ptr); }
+  EVT_FN const u32* BlockTable(u32 slot) const {
+    return reinterpret_cast<const u32*>(header->block_table_ptr) +
+           static_cast<u64>(slot) * header->blocks_per_slot;
+  }
+};
+
+// One task: where it is in its grid, its op's parameters and its tensors.
+template <class ParamsType>
+struct Task {
+  const StepView& step;
+  const Node& node;
+  Coord at;
+
+  EVT_FN const ParamsType& params() const {
+    static_assert(sizeof(ParamsType) <= kMaxParamBytes, "parameters exceed the node record");
+    return *reinterpret_cast<const ParamsType*>(node.params);
+  }
+  template <class T>
+  EVT_FN T* Operand(int index) const {
+    const TensorRef& ref = node.operands[index];
+    return reinterpret_cast<T*>(ref.address + static_cast<u64>(at.layer * ref.layer_stride));
+  }
+  EVT_FN i32 Dim(DimRef ref) const { return step.Dim(ref); }
+};
+
+}  // namespace eventide
