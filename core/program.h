@@ -1,0 +1,75 @@
+// The lowered form of a graph: linear order, event elements with bases in the counter bank, derived
+// targets, gates, kinds and node records (without addresses). What codegen prints, what the CPU backend
+// and the simulator evaluate.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/graph.h"
+
+namespace eventide {
+
+struct ProgramEvent {
+  std::string name;
+  std::vector<Expr> shape;         // over symbols
+  std::vector<int64_t> capacity;   // the shape at the symbols' maxima: strides in the bank
+  int64_t base = 0;                // first element in the bank
+  int64_t elements = 0;            // product of capacity
+  Expr target;                     // over Coord (the element's index), symbols, Loads
+};
+
+struct ProgramGrid {
+  std::string name;
+  const OpInfo* op = nullptr;      // null for a gate
+  int variant = 0;
+  int kind = -1;                   // index into Program::kinds; -1 for a gate
+  int node = -1;                   // index of the node record
+  int section = 0;
+  std::vector<Expr> extents;       // over symbols, layer, Loads
+  bool device_extent = false;      // an extent has a Load
+  std::vector<Edge> waits, notifies;
+  // Publications to wait for before extents, or edge indices, may be evaluated (Loads): event elements
+  // over the layer only (extents), and over task coordinates (edge indices).
+  std::vector<Edge> extent_publications, edge_publications;
+  bool is_gate = false;
+  int gate_of = -1;
+  std::vector<Operand> operands;
+  std::vector<unsigned char> params;
+  int64_t ticket_base = 0;         // first ticket counter of this grid (one per layer)
+};
+
+struct ProgramSection {
+  std::string name;
+  int64_t layers = 1;
+  int first_grid = 0, grid_count = 0;  // grids of a section are contiguous in Program::grids
+};
+
+// Grids that share one body: same op, same variant.
+struct ProgramKind {
+  const OpInfo* op;
+  int variant;
+};
+
+struct Program {
+  std::string name;
+  std::vector<SymbolDecl> symbols;
+  std::vector<Expr> dims;          // derived dims, in DimRef order, over symbols only
+  std::vector<TensorDecl> tensors;
+  std::vector<ProgramEvent> events;
+  std::vector<ProgramSection> sections;
+  std::vector<ProgramGrid> grids;  // linear order within a section
+  std::vector<ProgramKind> kinds;
+  int64_t event_elements = 0;      // of one bank
+  int64_t ticket_counters = 0;     // of one bank, after the event elements
+
+  int64_t BankBytes() const;       // (event_elements + ticket_counters) * kEventStrideBytes
+};
+
+// Verifies, derives targets, adds gates, orders, numbers. The error is Verify's.
+absl::StatusOr<Program> Lower(const Graph& graph);
+
+// Bytes of a tensor at the symbols' maxima, and one layer's part of it.
+absl::StatusOr<int64_t> CapacityBytes(const Program& program, int tensor);
+
+}  // namespace eventide
