@@ -4,8 +4,10 @@
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define EVT_FN __device__ __forceinline__
+#define EVT_FMAF fmaf
 #else
 #define EVT_FN inline
+#define EVT_FMAF __builtin_fmaf
 #endif
 
 namespace eventide {
@@ -27,6 +29,10 @@ inline constexpr int kMaxParamBytes = 96;
 inline constexpr u32 kPageBytes = 16384;
 // Elements that workers poll are this far apart, so that two of them never share a cache sector.
 inline constexpr u32 kEventStrideBytes = 32;
+
+// a * b + c rounded once, on every target: what must have the same bits everywhere is written with it.
+EVT_FN float Fma(float a, float b, float c) { return EVT_FMAF(a, b, c); }
+#undef EVT_FMAF
 
 // A task of a grid: its layer and its coordinates.
 struct Coord {
