@@ -1,0 +1,70 @@
+// Event elements: waiting for them, notifying them, and the report of a wait that never ends.
+#pragma once
+
+#include "device/abi.h"
+#include "device/op.h"
+
+namespace eventide {
+
+inline constexpr int kMaxEventDims = 3;
+
+// The elements one edge of one task names: a box of an event tensor's indices.
+struct ElementBox {
+  i32 event;
+  i32 low[kMaxEventDims];
+  i32 count[kMaxEventDims];
+
+  EVT_FN i32 size() const { return count[0] * count[1] * count[2]; }
+  // The k-th element's index, last dim fastest.
+  EVT_FN void Index(i32 k, i32 (&index)[kMaxEventDims]) const {
+    index[2] = low[2] + k % count[2];
+    index[1] = low[1] + k / count[2] % count[1];
+    index[0] = low[0] + k / count[2] / count[1];
+  }
+};
+
+// Where an element's counter is in a bank.
+EVT_FN u32* CounterAt(const ProgramRecord& program, u32 bank, i32 element) {
+  return reinterpret_cast<u32*>(program.counters + bank * program.bank_bytes +
+                                static_cast<u64>(element) * kEventStrideBytes);
+}
+
+// Claims the abort record and fills it; the first caller's story is the one that is told.
+template <class Sync>
+EVT_FN void ReportAbort(AbortRecord* record, const AbortRecord& story) {
+  if (!Sync::CompareAndSwap(&record->cause, kAbortNone, story.cause)) return;
+  record->worker = story.worker;
+  record->role = story.role;
+  record->grid = story.grid;
+  record->layer = story.layer;
+  for (int i = 0; i < kMaxCoords; ++i) record->at[i] = story.at[i];
+  record->event = story.event;
+  record->seen = story.seen;
+  record->expected = story.expected;
+  // Counterpart: the host's acquire of `ready` before it reads the story.
+  Sync::StoreRelease(&record->ready, 1);
+}
+
+// Bounds a wait by the progress of the whole step, not by its own length: as long as any worker finishes
+// tasks, waiting is fine. Poll Stalled() now and then.
+template <class Sync>
+struct ProgressWatch {
+  u32 last_sum = 0;
+  u64 since_ns = 0;
+
+  EVT_FN bool Stalled(const ProgramRecord& program, u32 workers, u64 now_ns, u64 timeout_ns) {
+    u32 sum = 0;
+    for (u32 i = 0; i < workers; ++i) {
+      sum += Sync::LoadRelaxed(
+          reinterpret_cast<const u32*>(program.progress + u64{i} * kEventStrideBytes));
+    }
+    if (since_ns == 0 || sum != last_sum) {
+      last_sum = sum;
+      since_ns = now_ns;
+      return false;
+    }
+    return now_ns - since_ns > timeout_ns;
+  }
+};
+
+}  // namespace eventide

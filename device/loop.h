@@ -1,0 +1,210 @@
+// The worker loop: how each role walks the program's one linear order, and what it does with a task. The
+// same on every target; targets differ in the worker type W and in the program type P, which is either
+// the generated source (jit/codegen.cc) or the evaluated form (runtime/evaluated_program.h).
+//
+// P, the program:
+//   int Sections(), Layers(section), FirstGrid(section), GridCount(section)
+//   bool IsGate(grid), DeviceExtent(grid); u32 Policy(grid); const Node& NodeOf(grid)
+//   i32 Extent(step, grid, layer, dim)                  dims beyond the grid's rank are 1
+//   i32 Ticket(grid, layer)                             ticket counter's element in the bank
+//   int Publications(grid), ElementBox Publication(step, grid, layer, i), bool StepWide(grid, i)
+//   int EdgePublications(grid), ElementBox EdgePublication(step, grid, coord, i)
+//   int Waits(grid), ElementBox WaitBox(step, grid, coord, i); Notifies / NotifyBox likewise
+//   i32 Element(event, index), Target(step, event, index), Derived(step, event, index)
+//   void Stream/Input/Compute(worker, step, grid, coord)   the op's part, if it has one
+//
+// W, a worker in one role (or in all of them, on the CPU):
+//   StepView step; u32 worker, workers
+//   bool Await(p, box, task)          waits until every element of the box has fired; false: aborted
+//   void Notify(p, box)               one arrival on every element; after it is called, what the task
+//                                     wrote is visible to whoever sees the arrival
+//   u32 TakeTicket(element)           the next ticket of a counter, the same for all roles of a worker
+//   bool Begin(task), void End(task)  around a task in this role
+//   bool aborted()
+#pragma once
+
+#include "device/abi.h"
+#include "device/event.h"
+#include "device/op.h"
+
+namespace eventide {
+
+// Which task: enough to report it.
+struct TaskName {
+  i32 grid;
+  Coord at;
+};
+
+// After a grid whose extent only the device knows, static assignment restarts here: where it would
+// continue would depend on a value that not every role has read yet.
+inline constexpr i32 kRestartWorker = 0;
+
+template <class P>
+EVT_FN Coord Unflatten(i32 index, i32 extent1, i32 extent2, i32 layer) {
+  Coord c;
+  c.layer = layer;
+  c.at[2] = index % extent2;
+  c.at[1] = index / extent2 % extent1;
+  c.at[0] = index / extent2 / extent1;
+  return c;
+}
+
+// Waits for the publications a grid's extents depend on. Those that hold for the whole step are waited
+// for once: `seen` has a bit per event.
+template <class P, class W>
+EVT_FN bool AwaitExtents(const P& p, W& w, i32 grid, i32 layer, u64& seen) {
+  for (int i = 0; i < p.Publications(grid); ++i) {
+    const ElementBox box = p.Publication(w.step, grid, layer, i);
+    const u64 bit = p.StepWide(grid, i) && box.event < 64 ? u64{1} << box.event : 0;
+    if (seen & bit) continue;
+    if (!w.Await(p, box, TaskName{grid, Coord{layer, {0, 0, 0}}})) return false;
+    seen |= bit;
+  }
+  return true;
+}
+
+// Calls visit(grid, coord) for every task of this worker, in linear order. Every worker takes tasks in
+// that order under every policy, so the oldest unfinished task can always run (docs/design.md).
+template <class P, class W, class Visit>
+EVT_FN void WalkTasks(const P& p, W& w, const Visit& visit) {
+  const i32 workers = static_cast<i32>(w.workers);
+  i32 base = 0;  // the worker that takes the grid's first task
+  u64 seen = 0;
+  for (int section = 0; section < p.Sections(); ++section) {
+    for (i32 layer = 0; layer < p.Layers(section); ++layer) {
+      const int end = p.FirstGrid(section) + p.GridCount(section);
+      for (int grid = p.FirstGrid(section); grid < end; ++grid) {
+        if (!AwaitExtents(p, w, grid, layer, seen)) return;
+        const i32 extent1 = p.Extent(w.step, grid, layer, 1);
+        const i32 extent2 = p.Extent(w.step, grid, layer, 2);
+        const i32 total = p.Extent(w.step, grid, layer, 0) * extent1 * extent2;
+        if (p.Policy(grid) == kPolicyTicket) {
+          for (;;) {
+            const u32 index = w.TakeTicket(p.Ticket(grid, layer));
+            if (w.aborted()) return;
+            if (index >= static_cast<u32>(total)) break;
+            if (!visit(grid, Unflatten<P>(static_cast<i32>(index), extent1, extent2, layer))) return;
+          }
+          continue;
+        }
+        i32 first = static_cast<i32>(w.worker) - base;
+        if (first < 0) first += workers;
+        for (i32 index = first; index < total; index += workers) {
+          if (!visit(grid, Unflatten<P>(index, extent1, extent2, layer))) return;
+        }
+        base = p.DeviceExtent(grid) ? kRestartWorker : (base + total) % workers;
+      }
+    }
+  }
+}
+
+// All waits of one task, publications of its edges' indices first.
+template <class P, class W>
+EVT_FN bool AwaitTask(const P& p, W& w, i32 grid, const Coord& at) {
+  const TaskName name{grid, at};
+  for (int i = 0; i < p.EdgePublications(grid); ++i) {
+    if (!w.Await(p, p.EdgePublication(w.step, grid, at, i), name)) return false;
+  }
+  for (int i = 0; i < p.Waits(grid); ++i) {
+    if (!w.Await(p, p.WaitBox(w.step, grid, at, i), name)) return false;
+  }
+  return true;
+}
+
+template <class P, class W>
+EVT_FN void NotifyTask(const P& p, W& w, i32 grid, const Coord& at) {
+  for (int i = 0; i < p.Notifies(grid); ++i) w.Notify(p, p.NotifyBox(w.step, grid, at, i));
+}
+
+// A gate: everything its grid would have waited for has fired (AwaitTask), so elements that none of the
+// grid's tasks will notify receive their one arrival.
+template <class P, class W>
+EVT_FN void PassGate(const P& p, W& w, i32 grid, const Coord& at) {
+  for (int i = 0; i < p.Notifies(grid); ++i) {
+    const ElementBox box = p.NotifyBox(w.step, grid, at, i);
+    for (i32 k = 0; k < box.size(); ++k) {
+      ElementBox one{box.event, {}, {1, 1, 1}};
+      box.Index(k, one.low);
+      if (p.Derived(w.step, box.event, one.low) == 0) w.Notify(p, one);
+    }
+  }
+}
+
+// The stream role: never waits for activations, only for published extents and indices.
+template <class P, class W>
+EVT_FN void RunStream(const P& p, W& w) {
+  WalkTasks(p, w, [&](i32 grid, const Coord& at) {
+    if (p.IsGate(grid) || !p.HasStream(grid)) return true;
+    const TaskName name{grid, at};
+    for (int i = 0; i < p.EdgePublications(grid); ++i) {
+      if (!w.Await(p, p.EdgePublication(w.step, grid, at, i), name)) return false;
+    }
+    w.Begin(name);
+    p.Stream(w, w.step, grid, at);
+    return !w.aborted();
+  });
+}
+
+// The input role: waits for the task's events, tells the compute role that it may read what they guard
+// (Ready), then copies the activations. Gates are this role's alone.
+template <class P, class W>
+EVT_FN void RunInput(const P& p, W& w) {
+  WalkTasks(p, w, [&](i32 grid, const Coord& at) {
+    w.Begin(TaskName{grid, at});
+    if (!AwaitTask(p, w, grid, at)) return false;
+    if (p.IsGate(grid)) {
+      PassGate(p, w, grid, at);
+      w.Finished();
+      return true;
+    }
+    w.Ready();
+    p.Input(w, w.step, grid, at);
+    return !w.aborted();
+  });
+}
+
+// The compute role: consumes pages in the order the other two roles asked for them, writes, notifies.
+template <class P, class W>
+EVT_FN void RunCompute(const P& p, W& w) {
+  WalkTasks(p, w, [&](i32 grid, const Coord& at) {
+    if (p.IsGate(grid)) return true;
+    w.Begin(TaskName{grid, at});
+    if (!w.AwaitReady()) return false;
+    p.Compute(w, w.step, grid, at);
+    if (w.aborted()) return false;
+    w.Publish();  // every thread of the role has written; the notifies below release it
+    NotifyTask(p, w, grid, at);
+    w.Finished();
+    return true;
+  });
+}
+
+// All roles in turn, for a worker that copies nothing: pages are views of the memory itself.
+template <class P, class W>
+EVT_FN void RunSequential(const P& p, W& w) {
+  WalkTasks(p, w, [&](i32 grid, const Coord& at) {
+    w.Begin(TaskName{grid, at});
+    if (!AwaitTask(p, w, grid, at)) return false;
+    if (p.IsGate(grid)) {
+      PassGate(p, w, grid, at);
+      w.Finished();
+      return true;
+    }
+    if (p.HasStream(grid)) p.Stream(w, w.step, grid, at);
+    p.Input(w, w.step, grid, at);
+    p.Compute(w, w.step, grid, at);
+    if (w.aborted()) return false;
+    w.Publish();
+    NotifyTask(p, w, grid, at);
+    w.Finished();
+    return true;
+  });
+}
+
+// The step's derived symbols, by every worker itself: the sum of the rows' query lengths.
+EVT_FN i32 QueryLength(const Row& row, const SlotState* slots) {
+  if (row.query_length != kDeviceKnows) return static_cast<i32>(row.query_length);
+  return slots[row.slot].finish != kSlotRunning ? 0 : 1 + static_cast<i32>(row.draft_length);
+}
+
+}  // namespace eventide
