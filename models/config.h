@@ -59,11 +59,11 @@ struct ModelConfig {
   bool attention_output_bias = false;  // of the o projection
   bool mlp_bias = false;
   int sliding_window = 0;  // tokens a windowed layer sees, itself included; 0: no layer is windowed
-  std::vector<bool> windowed_layers;  // one per layer if sliding_window > 0, else empty
+  std::vector<bool> windowed_layers = {};  // one per layer if sliding_window > 0, else empty
   // What the checkpoint stores its matrices in; kF32 for quantised files, whose values need it.
   DType dtype = DType::kF32;
-  int bos = -1;          // -1: none
-  std::vector<int> eos;  // each ends a sequence
+  int bos = -1;               // -1: none
+  std::vector<int> eos = {};  // each ends a sequence
 
   // Mixture of experts; all 0 for dense models.
   int num_experts = 0;
