@@ -1,0 +1,89 @@
+// What a target supplies: declarations and meaning only, compiled by nobody. cpu.h and sim.h (host) and
+// sm80.cuh, sm90.cuh (CUDA) are the ports. Ops are written against these words and name no target.
+//
+// One worker has three roles (device/loop.h). On the GPU they are warps of one thread block, in the
+// simulator fibres, on the CPU one thread does all of them in turn (RunSequential).
+#pragma once
+
+#include "device/abi.h"
+#include "device/event.h"
+#include "device/op.h"
+#include "device/pages.h"
+
+namespace eventide {
+
+// A page as the compute role sees it: up to 32 pieces of equal size. On targets that copy, pieces lie
+// back to back; on the CPU each piece is a view of the source itself.
+struct ExamplePage {
+  const u8* Piece(i32 i) const;
+};
+
+struct ExampleWorker {
+  StepView step;
+  u32 worker, workers;
+
+  // --- producers: the stream role (kLaneStream) and the input role (kLaneInput) -------------------------
+  // Asks for the lane's next page and fills it with `pieces` (<= 32) blocks of `bytes` each, read from
+  // source(i): 16-byte aligned, a multiple of 16, pieces * bytes <= kPageBytes. Returns once the copy is
+  // issued. Source memory must be final: constant, written in an earlier step, or guarded by an event
+  // this role has seen fire. On abort it returns at once.
+  template <class Source>
+  void Copy(i32 pieces, u32 bytes, const Source& source);
+  // The lane's next page without data, for Compute to fill as one piece of kPageBytes.
+  void Blank();
+
+  // --- the compute role ------------------------------------------------------------------------------
+  // The lane's next page, in the order its producer asked, when its data has arrived. Called uniformly.
+  ExamplePage Take(u32 lane);
+  // Gives the lane's oldest taken page back; none of its bytes may be read by this thread afterwards.
+  void Drop(u32 lane);
+  // Bytes of a taken page's piece that Compute may overwrite (followed by Sync before others read): the
+  // page itself where pages are copies, a private copy of `bytes` bytes on the CPU.
+  u8* Writable(u32 lane, ExamplePage& page, i32 piece, u32 bytes);
+  // f(i) for every i in [0, n), spread over the role's threads; no order. Ends without a barrier.
+  template <class F>
+  void Parallel(i32 n, const F& f);
+  // Barrier of the role's threads; what they wrote to Scratch, pages and global memory is visible to each
+  // other after it.
+  void Sync();
+  // True for one thread of the role.
+  bool Leader() const;
+  // kScratchBytes of memory shared by the role's threads, 16-byte aligned; content is lost between tasks.
+  u8* Scratch();
+  // The role's arrival on a counter in global memory, after all its writes: returns the number of
+  // earlier arrivals to every thread. Acquires what earlier arrivers wrote, releases what we wrote: "the
+  // last to arrive merges". Includes Sync before and after.
+  u32 Arrive(u32* counter);
+
+  // --- the loop (device/loop.h) --------------------------------------------------------------------------
+  bool Begin(const struct TaskName& task);
+  bool aborted() const;
+  template <class P>
+  bool Await(const P& p, const ElementBox& box, const struct TaskName& task);
+  template <class P>
+  void Notify(const P& p, const ElementBox& box);
+  void Ready();       // input role: the task's events have fired; handed to AwaitReady in task order
+  bool AwaitReady();  // compute role
+  void Publish();     // compute role: Sync, and whatever fence the target needs before Notify
+  void Finished();    // one more task done: the progress word
+  u32 TakeTicket(i32 element);
+};
+
+inline constexpr u32 kScratchBytes = 16384;
+
+// Products of a tile of packed weights with a tile of activations (ops/linear.h). Weights come in pages
+// of [step][segment][m16][fragment], activations in pieces, one per 8 tokens, of [step][segment][k16].
+// Each of the kSegments segments of K is summed from zero in steps of 16; Finish adds them left to right.
+template <class T, int kRows, int kTokens>
+struct ExampleLinearTile {
+  void Clear(ExampleWorker& w);
+  void Step(ExampleWorker& w, const ExamplePage& weights, const ExamplePage& activations, i32 steps,
+            i32 token_groups);
+  // f(row, token, value) for every row of the tile and token < 8 * token_groups; spread over threads.
+  // Uses Scratch. Values of rows 2i and 2i+1 of one token are given to the same thread, one after the
+  // other: f2(row, token, value, value_of_next_row) for even rows.
+  template <class F2>
+  void Finish(ExampleWorker& w, i32 token_groups, const F2& f2);
+};
+
+}  // namespace eventide
