@@ -54,4 +54,80 @@ EVT_FN constexpr i32 RoundUp(i32 a, i32 b) { return CeilDiv(a, b) * b; }
 EVT_FN constexpr i32 FloorDiv(i32 a, i32 b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 EVT_FN constexpr i32 FloorMod(i32 a, i32 b) { return a - FloorDiv(a, b) * b; }
 
+// --- scalar arithmetic whose instructions differ between targets ---------------------------------------
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+EVT_FN u32 FloatBits(float f) { return __float_as_uint(f); }
+EVT_FN float BitsFloat(u32 u) { return __uint_as_float(u); }
+EVT_FN float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+// Products and sums the compiler must not contract into fma.
+EVT_FN float Multiply(float a, float b) { return __fmul_rn(a, b); }
+EVT_FN float Add(float a, float b) { return __fadd_rn(a, b); }
+EVT_FN float SquareRoot(float f) { return __fsqrt_rn(f); }
+EVT_FN float Divide(float a, float b) { return __fdiv_rn(a, b); }
+// 2^f with a relative error of about 2^-22; 0 for -inf.
+EVT_FN float Exp2(float f) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(f));
+  return r;
+}
+EVT_FN float HalfToFloat(u16 h) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+  return f;
+}
+EVT_FN u16 FloatToHalf(float f) {
+  u16 h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+  return h;
+}
+#else
+EVT_FN u32 FloatBits(float f) { return __builtin_bit_cast(u32, f); }
+EVT_FN float BitsFloat(u32 u) { return __builtin_bit_cast(float, u); }
+EVT_FN float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+EVT_FN float Multiply(float a, float b) { return a * b; }  // built with -ffp-contract=off
+EVT_FN float Add(float a, float b) { return a + b; }
+EVT_FN float SquareRoot(float f) { return __builtin_sqrtf(f); }
+EVT_FN float Divide(float a, float b) { return a / b; }
+// 2^f: round to the nearest integer, then a degree-6 Taylor-like minimax polynomial on [-0.5, 0.5]
+// (relative error < 2e-7), then the exponent is added. Written without branches, so that it vectorises.
+EVT_FN float Exp2(float f) {
+  const float clamped = f < -126.0f ? -126.0f : (f > 127.0f ? 127.0f : f);
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const float shifted = clamped + magic;
+  const float x = clamped - (shifted - magic);
+  float p = 1.5403530393381609e-4f;  // ln(2)^k / k!, k = 6 .. 0
+  p = Fma(p, x, 1.3333558146428443e-3f);
+  p = Fma(p, x, 9.6181291076284772e-3f);
+  p = Fma(p, x, 5.5504108664821580e-2f);
+  p = Fma(p, x, 2.4022650695910072e-1f);
+  p = Fma(p, x, 6.9314718055994531e-1f);
+  p = Fma(p, x, 1.0f);
+  const float r = BitsFloat(FloatBits(p) + (FloatBits(shifted) << 23));
+  return f < -126.0f ? 0.0f : r;
+}
+EVT_FN float HalfToFloat(u16 h) {
+  const u32 sign = static_cast<u32>(h & 0x8000u) << 16;
+  const u32 magnitude = static_cast<u32>(h & 0x7fffu) << 13;
+  const u32 exponent = magnitude & 0x0f800000u;
+  if (exponent == 0x0f800000u) return BitsFloat(sign | magnitude | 0x7f800000u);  // inf, NaN
+  // 2^112 rebases the exponent; subnormals come out right because the product is exact.
+  const float scaled = BitsFloat(magnitude) * 5.192296858534828e33f;
+  return BitsFloat(FloatBits(scaled) | sign);
+}
+EVT_FN u16 FloatToHalf(float f) {
+  const u32 bits = FloatBits(f);
+  const u32 sign = (bits >> 16) & 0x8000u;
+  const u32 magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<u16>(sign | 0x7fffu);    // NaN
+  if (magnitude >= 0x477ff000u) return static_cast<u16>(sign | 0x7c00u);   // rounds to infinity
+  if (magnitude < 0x38800000u) {
+    // Subnormal: adding 0.5 leaves the value, rounded to nearest even, in the low mantissa bits.
+    const float sum = BitsFloat(magnitude) + 0.5f;
+    return static_cast<u16>(sign | (FloatBits(sum) - 0x3f000000u));
+  }
+  const u32 rounded = magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u);
+  return static_cast<u16>(sign | (rounded >> 13));
+}
+#endif
+
 }  // namespace eventide

@@ -1,0 +1,60 @@
+// Where elements lie: packed weights, activations between ops, the KV cache. The one place that knows;
+// ops, the packer (models/pack.cc) and references all use these functions.
+#pragma once
+
+#include "device/base.h"
+
+namespace eventide {
+
+// Every linear's K is cut into this many contiguous segments. Each is summed from zero in steps of 16,
+// and the segments are added left to right: the reduction tree that all bits depend on. Never changes.
+inline constexpr i32 kSegments = 8;
+inline constexpr i32 kFragment = 256;  // elements of one 16 x 16 block of packed weights
+
+// Steps of 16 that one segment of a K has, after padding with zeros.
+EVT_FN constexpr i32 SegmentSteps(i32 k) { return CeilDiv(CeilDiv(k, 16), kSegments); }
+
+// Activations: [token / 8][step][segment][2][8 tokens][8 k], 8 x 8 core matrices of 128 bytes (bf16). The
+// order of K is the order in which pages of packed weights need it, whatever their tile height.
+// Elements of one group of 8 tokens.
+EVT_FN constexpr i64 ActivationGroup(i32 k) {
+  return static_cast<i64>(SegmentSteps(k)) * kSegments * 128;
+}
+// Offset within the group of (token % 8 == 0, k index).
+EVT_FN i32 ActivationColumn(i32 steps, i32 index) {
+  const i32 block = index / 16;
+  const i32 segment = block / steps;
+  const i32 step = block - segment * steps;
+  return ((step * kSegments + segment) * 2 + (index % 16) / 8) * 64 + index % 8;
+}
+EVT_FN i64 ActivationIndex(i32 k, i32 token, i32 index) {
+  return (token / 8) * ActivationGroup(k) + ActivationColumn(SegmentSteps(k), index) + token % 8 * 8;
+}
+
+// Packed weights: tiles of `height` rows (a multiple of 16): [step][segment][height / 16][fragment].
+EVT_FN constexpr i64 PackedTile(i32 height, i32 k) {
+  return static_cast<i64>(SegmentSteps(k)) * kSegments * (height / 16) * kFragment;
+}
+// Fragment that holds (row, index of k), from the start of the packed tensor.
+EVT_FN i64 PackedFragment(i32 height, i32 k, i32 row, i32 index) {
+  const i32 steps = SegmentSteps(k);
+  const i32 block = index / 16;
+  const i32 segment = block / steps;
+  const i32 step = block - segment * steps;
+  return row / height * PackedTile(height, k) +
+         (static_cast<i64>(step * kSegments + segment) * (height / 16) + row % height / 16) * kFragment;
+}
+// Steps (of every segment) that fit a page, for elements of `bytes` bytes.
+EVT_FN constexpr i32 StepsPerPage(i32 height, i32 bytes) {
+  return static_cast<i32>(kPageBytes) / (kSegments * (height / 16) * kFragment * bytes);
+}
+
+// KV cache, of one layer: [block][k or v][kv_head][slot in block][head_dim]; 64-bit offsets.
+struct KvLayout {
+  i32 block_size, kv_heads, head_dim;
+  EVT_FN u64 Index(u32 block, i32 value, i32 kv_head, i32 slot) const {
+    return (((u64{block} * 2 + value) * kv_heads + kv_head) * block_size + slot) * head_dim;
+  }
+};
+
+}  // namespace eventide
