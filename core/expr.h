@@ -39,6 +39,8 @@ class Expr {
   static Expr Symbol(int index);
   static Expr Coord(int index);
   static Expr Layer();
+  // `index` is the element's index in each dim; `element` is the same, flattened row-major.
+  static Expr Load(int tensor, Expr element, std::vector<Expr> index);
   static Expr Load(int tensor, Expr element);
   static Expr Binary(ExprKind kind, Expr a, Expr b);
 
@@ -47,6 +49,8 @@ class Expr {
   int index() const;         // kSymbol, kCoord, kLoad (the tensor)
   Expr a() const;
   Expr b() const;
+  const std::vector<Expr>& load_index() const;  // kLoad
+  int depth() const;                            // 1 for a leaf
   std::optional<int64_t> AsConstant() const;
   bool HasLoad() const;
   bool HasCoord() const;
@@ -54,7 +58,7 @@ class Expr {
   bool HasSymbol() const;
   bool Equals(const Expr& other) const;  // same structure after folding
 
-  // Replaces leaves for which `leaf` returns a value.
+  // Replaces leaves for which `leaf` returns a value; a Load that stays gets its index replaced.
   Expr Substitute(const std::function<std::optional<Expr>(const Expr&)>& leaf) const;
 
   struct Node;
@@ -81,7 +85,17 @@ struct ExprEnv {
   int64_t layer = 0;
   std::function<int64_t(int tensor, int64_t element)> load;
 };
+// Saturates at the ends of int64; a division by something that is not positive gives 0 (Verify refuses
+// both before a program exists).
 int64_t Evaluate(const Expr& expr, const ExprEnv& env);
+
+// Calls `visit` for the expression and all its parts, Load indices included, outermost first.
+void Visit(const Expr& expr, const std::function<void(const Expr&)>& visit);
+
+// Arithmetic that saturates at the ends of int64.
+int64_t SaturatingAdd(int64_t a, int64_t b);
+int64_t SaturatingSub(int64_t a, int64_t b);
+int64_t SaturatingMul(int64_t a, int64_t b);
 
 // Inclusive bounds of an expression given bounds of its leaves; Load is bounded by its tensor's declared
 // range. Sound, not always tight.
@@ -100,8 +114,11 @@ struct ExprNames {
 std::string ToString(const Expr& expr, const ExprNames& names);  // for people: ceil(tokens / 32)
 std::string ToCpp(const Expr& expr, const ExprNames& names);     // for compilers; uses device/base.h
 
+// Expressions deeper than this are refused by Verify: what CompiledExpr's stack holds.
+inline constexpr int kMaxExprDepth = 48;
+
 // A straight-line form that evaluates in tens of nanoseconds: what the CPU backend and the simulator use
-// for every task. Loads go through a function pointer.
+// for every task. Loads go through a function pointer. Arithmetic is that of the device: i32.
 class CompiledExpr {
  public:
   CompiledExpr() = default;

@@ -49,7 +49,7 @@ struct SlotState {
   u32 stop_count;
   i32 stop_tokens[kMaxStopTokens];
 };
-static_assert(sizeof(SlotState) == 96, "SlotState");
+static_assert(sizeof(SlotState) == 88, "SlotState");
 
 // One line of the results ring, written by the step's sampling tasks in device (or pinned host) memory,
 // read by the host after the step has retired.
@@ -76,7 +76,7 @@ struct StepHeader {
   u32 bank;              // which of the two counter banks this step uses: step & 1
   u64 timeout_ns;        // no task finished anywhere for this long: the step is aborted
 };
-static_assert(sizeof(StepHeader) == 152, "StepHeader");
+static_assert(sizeof(StepHeader) == 144, "StepHeader");
 
 // A tensor an op was called with: the layer's instance lives at address + layer * layer_stride.
 struct TensorRef {

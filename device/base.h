@@ -4,10 +4,10 @@
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define EVT_FN __device__ __forceinline__
-#define EVT_FMAF fmaf
 #else
-#define EVT_FN inline
-#define EVT_FMAF __builtin_fmaf
+// Always inlined: the same function is compiled for several instruction sets into one binary, and a
+// shared out-of-line copy could be the wrong one (cmake/ops.cmake).
+#define EVT_FN inline __attribute__((always_inline))
 #endif
 
 namespace eventide {
@@ -29,10 +29,6 @@ inline constexpr int kMaxParamBytes = 96;
 inline constexpr u32 kPageBytes = 16384;
 // Elements that workers poll are this far apart, so that two of them never share a cache sector.
 inline constexpr u32 kEventStrideBytes = 32;
-
-// a * b + c rounded once, on every target: what must have the same bits everywhere is written with it.
-EVT_FN float Fma(float a, float b, float c) { return EVT_FMAF(a, b, c); }
-#undef EVT_FMAF
 
 // A task of a grid: its layer and its coordinates.
 struct Coord {
@@ -58,6 +54,7 @@ EVT_FN constexpr i32 FloorMod(i32 a, i32 b) { return a - FloorDiv(a, b) * b; }
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 EVT_FN u32 FloatBits(float f) { return __float_as_uint(f); }
 EVT_FN float BitsFloat(u32 u) { return __uint_as_float(u); }
+// a * b + c rounded once, on every target: what must have the same bits everywhere is written with it.
 EVT_FN float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 // Products and sums the compiler must not contract into fma.
 EVT_FN float Multiply(float a, float b) { return __fmul_rn(a, b); }
