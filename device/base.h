@@ -22,6 +22,7 @@ using i64 = long long;
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "sizes both sides rely on");
 
 inline constexpr int kMaxCoords = 3;     // coordinates of a task grid, not counting the layer
+inline constexpr int kMaxEventDims = 4;  // of an event tensor: a layer and as many as a task has coordinates
 inline constexpr int kMaxOperands = 16;  // tensors one op may name
 inline constexpr int kMaxSymbols = 16;
 inline constexpr int kMaxDims = 64;      // derived dims a program evaluates once per step

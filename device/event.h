@@ -6,20 +6,20 @@
 
 namespace eventide {
 
-inline constexpr int kMaxEventDims = 3;
-
 // The elements one edge of one task names: a box of an event tensor's indices.
 struct ElementBox {
   i32 event;
   i32 low[kMaxEventDims];
   i32 count[kMaxEventDims];
 
-  EVT_FN i32 size() const { return count[0] * count[1] * count[2]; }
+  EVT_FN i32 size() const { return count[0] * count[1] * count[2] * count[3]; }
   // The k-th element's index, last dim fastest.
   EVT_FN void Index(i32 k, i32 (&index)[kMaxEventDims]) const {
-    index[2] = low[2] + k % count[2];
-    index[1] = low[1] + k / count[2] % count[1];
-    index[0] = low[0] + k / count[2] / count[1];
+    for (int dim = kMaxEventDims - 1; dim > 0; --dim) {
+      index[dim] = low[dim] + k % count[dim];
+      k /= count[dim];
+    }
+    index[0] = low[0] + k;
   }
 };
 

@@ -123,7 +123,7 @@ EVT_FN void PassGate(const P& p, W& w, i32 grid, const Coord& at) {
   for (int i = 0; i < p.Notifies(grid); ++i) {
     const ElementBox box = p.NotifyBox(w.step, grid, at, i);
     for (i32 k = 0; k < box.size(); ++k) {
-      ElementBox one{box.event, {}, {1, 1, 1}};
+      ElementBox one{box.event, {}, {1, 1, 1, 1}};
       box.Index(k, one.low);
       if (p.Derived(w.step, box.event, one.low) == 0) w.Notify(p, one);
     }
