@@ -1,0 +1,36 @@
+// Calls a part of an op for one task: Op::Part<T>(worker, task), with T the storage type that the grid's
+// variant names (device/dtype.h). Stream and Input are optional and found here, by concept.
+#pragma once
+
+#include "device/dtype.h"
+#include "device/op.h"
+
+namespace eventide {
+
+template <class Op, class T, class W>
+concept OpHasStream = requires(W& w, const Task<typename Op::Params>& task) {
+  Op::template Stream<T>(w, task);
+};
+template <class Op, class T, class W>
+concept OpHasInput = requires(W& w, const Task<typename Op::Params>& task) {
+  Op::template Input<T>(w, task);
+};
+
+template <class Op, class T, class W>
+EVT_FN void CallStream(W& w, const StepView& step, const Node& node, const Coord& at) {
+  if constexpr (OpHasStream<Op, T, W>) {
+    Op::template Stream<T>(w, Task<typename Op::Params>{step, node, at});
+  }
+}
+template <class Op, class T, class W>
+EVT_FN void CallInput(W& w, const StepView& step, const Node& node, const Coord& at) {
+  if constexpr (OpHasInput<Op, T, W>) {
+    Op::template Input<T>(w, Task<typename Op::Params>{step, node, at});
+  }
+}
+template <class Op, class T, class W>
+EVT_FN void CallCompute(W& w, const StepView& step, const Node& node, const Coord& at) {
+  Op::template Compute<T>(w, Task<typename Op::Params>{step, node, at});
+}
+
+}  // namespace eventide
