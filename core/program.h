@@ -12,11 +12,15 @@ namespace eventide {
 
 struct ProgramEvent {
   std::string name;
-  std::vector<Expr> shape;         // over symbols
+  std::vector<Expr> shape;         // over symbols; at most kMaxEventDims
   std::vector<int64_t> capacity;   // the shape at the symbols' maxima: strides in the bank
   int64_t base = 0;                // first element in the bank
   int64_t elements = 0;            // product of capacity
-  Expr target;                     // over Coord (the element's index), symbols, Loads
+  // Both over Coord (the element's index), symbols, Loads. `derived` counts the arrivals of ordinary
+  // tasks. Waiters compare with `target`: the same where no gate may stand in, and otherwise, where
+  // `derived` is 0, the number of gate tasks that name the element (nearly always 1).
+  Expr derived, target;
+  bool gated = false;              // a gate notifies it
 };
 
 struct ProgramGrid {
@@ -24,14 +28,17 @@ struct ProgramGrid {
   const OpInfo* op = nullptr;      // null for a gate
   int variant = 0;
   int kind = -1;                   // index into Program::kinds; -1 for a gate
-  int node = -1;                   // index of the node record
+  int node = -1;                   // index of the node record; -1 for a gate
   int section = 0;
   std::vector<Expr> extents;       // over symbols, layer, Loads
   bool device_extent = false;      // an extent has a Load
   std::vector<Edge> waits, notifies;
-  // Publications to wait for before extents, or edge indices, may be evaluated (Loads): event elements
-  // over the layer only (extents), and over task coordinates (edge indices).
+  // Publications to wait for before extents, or edge indices and the targets of waited elements, may be
+  // evaluated (Loads): event elements over the layer only (extents), and over task coordinates (edges).
+  // In this order: evaluating a later one may need an earlier one.
   std::vector<Edge> extent_publications, edge_publications;
+  // A gate has one task per layer and no op. It waits like any task, then arrives once on each element in
+  // its notify ranges whose `derived` target is 0, and on no other.
   bool is_gate = false;
   int gate_of = -1;
   std::vector<Operand> operands;
@@ -58,7 +65,9 @@ struct Program {
   std::vector<TensorDecl> tensors;
   std::vector<ProgramEvent> events;
   std::vector<ProgramSection> sections;
-  std::vector<ProgramGrid> grids;  // linear order within a section
+  // Linear order: sections in order, within a section layer by layer, within a layer grid by grid, within
+  // a grid its tasks row-major, the last coordinate running fastest.
+  std::vector<ProgramGrid> grids;
   std::vector<ProgramKind> kinds;
   int64_t event_elements = 0;      // of one bank
   int64_t ticket_counters = 0;     // of one bank, after the event elements

@@ -126,6 +126,8 @@ struct ProgramRecord {
   u64 abort;       // AbortRecord
   u64 progress;    // u32 at kEventStrideBytes apart, one per worker: tasks finished
   u64 timeline;    // 0: not recorded
+  u64 published;   // u64[]: base address of every tensor of the program that a Load reads, by its index
 };
+static_assert(sizeof(ProgramRecord) == 56, "ProgramRecord");
 
 }  // namespace eventide

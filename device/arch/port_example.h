@@ -12,7 +12,7 @@
 
 namespace eventide {
 
-// A page as the compute role sees it: up to 32 pieces of equal size. On targets that copy, pieces lie
+// A page as the compute role sees it: up to kMaxPieces pieces of equal size. On targets that copy, pieces lie
 // back to back; on the CPU each piece is a view of the source itself.
 struct ExamplePage {
   const u8* Piece(i32 i) const;
@@ -23,12 +23,12 @@ struct ExampleWorker {
   u32 worker, workers;
 
   // --- producers: the stream role (kLaneStream) and the input role (kLaneInput) -------------------------
-  // Asks for the lane's next page and fills it with `pieces` (<= 32) blocks of `bytes` each, read from
-  // source(i): 16-byte aligned, a multiple of 16, pieces * bytes <= kPageBytes. Returns once the copy is
-  // issued. Source memory must be final: constant, written in an earlier step, or guarded by an event
+  // Asks for the lane's next page and fills it with `pieces` (<= kMaxPieces) blocks of `bytes` each, the
+  // last one of `last_bytes` (0: as the others), read from source(i): 16-byte aligned, multiples of 16,
+  // pieces * bytes <= kPageBytes. Returns once the copy is issued. Source memory must be final: constant, written in an earlier step, or guarded by an event
   // this role has seen fire. On abort it returns at once.
   template <class Source>
-  void Copy(i32 pieces, u32 bytes, const Source& source);
+  void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0);
   // The lane's next page without data, for Compute to fill as one piece of kPageBytes.
   void Blank();
 
@@ -55,6 +55,9 @@ struct ExampleWorker {
   // last to arrive merges". Includes Sync before and after.
   u32 Arrive(u32* counter);
 
+  // Element of a 16 x 16 fragment of packed weights where (row, k) lies, in this target's order.
+  static i32 FragmentElement(i32 row, i32 k);
+
   // --- the loop (device/loop.h) --------------------------------------------------------------------------
   bool Begin(const struct TaskName& task);
   bool aborted() const;
@@ -69,7 +72,6 @@ struct ExampleWorker {
   u32 TakeTicket(i32 element);
 };
 
-inline constexpr u32 kScratchBytes = 16384;
 
 // Products of a tile of packed weights with a tile of activations (ops/linear.h). Weights come in pages
 // of [step][segment][m16][fragment], activations in pieces, one per 8 tokens, of [step][segment][k16].
@@ -79,11 +81,11 @@ struct ExampleLinearTile {
   void Clear(ExampleWorker& w);
   void Step(ExampleWorker& w, const ExamplePage& weights, const ExamplePage& activations, i32 steps,
             i32 token_groups);
-  // f(row, token, value) for every row of the tile and token < 8 * token_groups; spread over threads.
-  // Uses Scratch. Values of rows 2i and 2i+1 of one token are given to the same thread, one after the
-  // other: f2(row, token, value, value_of_next_row) for even rows.
-  template <class F2>
-  void Finish(ExampleWorker& w, i32 token_groups, const F2& f2);
+  // Every row of the tile and token < 8 * token_groups, spread over threads.
+  // Uses Scratch. The values of rows r and r + 8 of a block of 16 come together: f(row, token, value,
+  // value_of_row_plus_8) for rows with row % 16 < 8.
+  template <class F>
+  void Finish(ExampleWorker& w, i32 token_groups, const F& f);
 };
 
 }  // namespace eventide
