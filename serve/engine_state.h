@@ -1,0 +1,51 @@
+// What the engine keeps for a request and for a step in flight. Included by serve/engine*.cc only.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "serve/engine.h"
+
+namespace eventide {
+
+struct Engine::Entry {
+  Request request;
+  OutputCallback callback;
+  std::unique_ptr<TextSink> sink;
+  OrderKey order;
+  uint64_t key = 0;         // of the random numbers
+  uint64_t max_length = 0;  // tokens, prompt included
+  uint64_t min_length = 0;
+  std::vector<TokenId> stop_tokens;  // the request's and, unless ignored, the model's
+  std::vector<TokenId> history;      // prompt, then every token handed out
+
+  // With a slot.
+  bool has_slot = false;
+  uint32_t slot = 0;
+  std::vector<BlockId> blocks;
+  uint64_t prefill_target = 0;  // history's length at admission
+  uint64_t prefill_submitted = 0;
+  uint64_t unretired_rows = 0;     // rows in flight, at most one a step
+  uint64_t unretired_samples = 0;  // of these, rows that sample
+  bool leaving = false;            // gets no more rows; Settle follows when its rows have retired
+  bool returning = false;          // leaves by preemption: goes back to the queue
+  // The device's view as of the last retired step. Its history may be longer than ours: tokens
+  // after a stop string are dropped.
+  uint64_t device_history = 0;
+  uint64_t device_context = 0;
+
+  int64_t arrival_ns = 0;
+  int64_t first_token_ns = 0;
+  int64_t last_token_ns = 0;
+
+  uint64_t output_tokens() const { return history.size() - request.prompt.size(); }
+};
+
+struct Engine::Flight {
+  uint64_t step = 0;
+  std::vector<Row> rows;
+  std::vector<Entry*> entries;            // of the rows; alive, since they have unretired rows
+  std::vector<BlockTableUpdate> updates;  // used by Submit only
+};
+
+}  // namespace eventide

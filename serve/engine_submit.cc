@@ -1,0 +1,138 @@
+// Engine: from the queues to a step on its way.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+#include "serve/engine_state.h"
+
+namespace eventide {
+
+BatchPlan Engine::Plan() const {
+  std::vector<WaitingView> waiting;
+  for (const auto& [order, entry] : waiting_) {
+    if (waiting.size() == free_slots_.size()) break;
+    waiting.push_back(
+        {.order = order, .tokens = entry->history.size(), .max_length = entry->max_length});
+  }
+  std::vector<RunningView> running;
+  running.reserve(running_.size());
+  for (const auto& entry : running_) {
+    running.push_back({.order = entry->order,
+                       .history = entry->history.size(),
+                       .prefill_target = entry->prefill_target,
+                       .prefill_submitted = entry->prefill_submitted,
+                       .unretired_samples = entry->unretired_samples,
+                       .max_length = entry->max_length,
+                       .blocks = entry->blocks.size(),
+                       .leaving = entry->leaving,
+                       .returning = entry->returning,
+                       .unretired = entry->unretired_rows != 0});
+  }
+  return NextBatch(waiting, running, pool_.free_blocks(), free_slots_.size(), limits_);
+}
+
+bool Engine::SubmitNext() {
+  const BatchPlan plan = Plan();
+  if (plan.rows.empty() && plan.preempted.empty()) return false;
+  std::unique_ptr<Flight> flight = BuildFlight(plan);
+  if (flight->rows.empty()) return true;
+  ++stats_.steps;
+  absl::Status status = runner_->Submit(
+      {.step = flight->step, .rows = flight->rows, .block_updates = flight->updates});
+  if (status.ok()) {
+    flights_.push_back(std::move(flight));
+    return true;
+  }
+  ++stats_.failed_steps;
+  for (size_t i = 0; i < flight->rows.size(); ++i) {
+    Entry* entry = flight->entries[i];
+    --entry->unretired_rows;
+    entry->unretired_samples -= flight->rows[i].sampling == kRowSample;
+    Finish(entry, FinishReason::kError, status, {});
+  }
+  return true;
+}
+
+// Makes the plan real: preempts, admits, allocates, and counts each row as in flight.
+std::unique_ptr<Engine::Flight> Engine::BuildFlight(const BatchPlan& plan) {
+  // The plan's indices hold until the first preemption or admission: look all of them up before.
+  std::vector<Entry*> waiting;
+  for (const auto& [order, entry] : waiting_) {
+    if (waiting.size() == plan.rows.size()) break;
+    waiting.push_back(entry.get());
+  }
+  std::vector<Entry*> entries;
+  for (const PlannedRow& row : plan.rows) {
+    entries.push_back(row.admitted ? waiting[row.index] : running_[row.index].get());
+  }
+  std::vector<Entry*> preempted;
+  for (size_t index : plan.preempted) preempted.push_back(running_[index].get());
+  for (Entry* entry : preempted) Preempt(entry);
+
+  auto flight = std::make_unique<Flight>();
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlannedRow& planned = plan.rows[i];
+    Entry* entry = entries[i];
+    if (planned.admitted && !AdmitWaiting(entry)) continue;
+    const size_t first = entry->blocks.size();
+    EVT_CHECK(pool_.Allocate(planned.new_blocks, &entry->blocks));
+    if (planned.new_blocks != 0) {
+      flight->updates.push_back({.slot = entry->slot,
+                                 .first = static_cast<uint32_t>(first),
+                                 .blocks = std::span(entry->blocks).subspan(first)});
+    }
+    flight->rows.push_back({.slot = entry->slot,
+                            .query_length = planned.decode ? kDeviceKnows : planned.query_length,
+                            .draft_length = planned.draft_length,
+                            .sampling = planned.sample ? u32{kRowSample} : u32{kRowNone}});
+    flight->entries.push_back(entry);
+    if (!planned.decode) entry->prefill_submitted += planned.query_length;
+    ++entry->unretired_rows;
+    entry->unretired_samples += planned.sample;
+  }
+  if (!flight->rows.empty()) flight->step = next_step_++;
+  return flight;
+}
+
+// False: the runner refused, and the request has ended.
+bool Engine::AdmitWaiting(Entry* entry) {
+  EVT_CHECK(!free_slots_.empty());
+  const size_t stops = std::min<size_t>(entry->stop_tokens.size(), kMaxStopTokens);
+  const SamplingParams& sampling = entry->request.sampling;
+  absl::Status status =
+      runner_->Admit({.slot = free_slots_.back(),
+                      .tokens = entry->history,
+                      .prompt_length = static_cast<uint32_t>(entry->request.prompt.size()),
+                      .max_length = static_cast<uint32_t>(entry->max_length),
+                      .min_length = static_cast<uint32_t>(entry->min_length),
+                      .key = entry->key,
+                      .temperature = sampling.temperature,
+                      .top_p = sampling.top_p,
+                      .top_k = sampling.top_k,
+                      .stop_tokens = std::span(entry->stop_tokens).first(stops)});
+  if (!status.ok()) {
+    Finish(entry, FinishReason::kError, status, {});
+    return false;
+  }
+  auto node = waiting_.extract(entry->order);
+  running_.push_back(std::move(node.mapped()));
+  entry->has_slot = true;
+  entry->slot = free_slots_.back();
+  free_slots_.pop_back();
+  entry->prefill_target = entry->history.size();
+  entry->prefill_submitted = 0;
+  entry->device_history = entry->history.size();
+  entry->device_context = 0;
+  return true;
+}
+
+// Preemption by recomputation: the request waits again and is prefilled with all its tokens. What
+// it was going to sample depends on its key and positions only, so its output stays the same.
+void Engine::Preempt(Entry* entry) {
+  ++stats_.preemptions;
+  entry->leaving = true;
+  entry->returning = true;
+  Settle(entry);
+}
+
+}  // namespace eventide
