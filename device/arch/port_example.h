@@ -55,6 +55,12 @@ struct ExampleWorker {
   // last to arrive merges". Includes Sync before and after.
   u32 Arrive(u32* counter);
 
+  // The sum of n values of each row, in a fixed tree: 32 virtual lanes, lane l adds i = l, l + 32, ... in
+  // order, then lanes are added pairwise (l and l + 16, then + 8, + 4, + 2, + 1). load(row, i) gives a
+  // value; store(row, sum) is called once per row by one thread. No barrier.
+  template <class Load, class Store>
+  void RowSums(i32 rows, i32 n, const Load& load, const Store& store);
+
   // Element of a 16 x 16 fragment of packed weights where (row, k) lies, in this target's order.
   static i32 FragmentElement(i32 row, i32 k);
 
@@ -73,19 +79,20 @@ struct ExampleWorker {
 };
 
 
-// Products of a tile of packed weights with a tile of activations (ops/linear.h). Weights come in pages
-// of [step][segment][m16][fragment], activations in pieces, one per 8 tokens, of [step][segment][k16].
-// Each of the kSegments segments of K is summed from zero in steps of 16; Finish adds them left to right.
-template <class T, int kRows, int kTokens>
+// Products of a tile of packed weights with a tile of activations (ops/linear.h), as the worker's member
+// template LinearTile<T, kTokens>. Weights come in pages of [step][segment][m16][fragment], activations in
+// pieces, one per 8 tokens, of [step][segment][k16]. Each of the kSegments segments of K is summed from
+// zero in steps of 16; Finish adds them left to right.
+template <class T, int kTokens>
 struct ExampleLinearTile {
-  void Clear(ExampleWorker& w);
-  void Step(ExampleWorker& w, const ExamplePage& weights, const ExamplePage& activations, i32 steps,
-            i32 token_groups);
-  // Every row of the tile and token < 8 * token_groups, spread over threads.
-  // Uses Scratch. The values of rows r and r + 8 of a block of 16 come together: f(row, token, value,
-  // value_of_row_plus_8) for rows with row % 16 < 8.
+  explicit ExampleLinearTile(ExampleWorker& w);  // all sums zero
+  void Step(ExampleWorker& w, const ExamplePage& weights, const ExamplePage& input, i32 steps,
+            i32 tokens);
+  // Every row of the tile and every token, spread over threads; uses the first 8 KiB of Scratch. The
+  // values of rows r and r + 8 of a block of 16 come together: f(row, token, value, value_of_row_plus_8)
+  // for rows with row % 16 < 8. Has a barrier before the first call of f.
   template <class F>
-  void Finish(ExampleWorker& w, i32 token_groups, const F& f);
+  void Finish(ExampleWorker& w, i32 tokens, const F& f);
 };
 
 }  // namespace eventide

@@ -1,0 +1,199 @@
+// The CPU as a target: one thread is a worker and runs all roles in turn (RunSequential). Nothing is
+// copied: a page is a table of pointers into the sources themselves. Freestanding, like all of device/.
+//
+// CpuWorkerBase is what the loop needs, the same for every instruction set; CpuWorker<kIsa> adds what ops
+// use. Ops are templates over the worker, so each instruction set's build of an op has symbols of its own
+// (cmake/ops.cmake); everything that is not a template is always inlined.
+#pragma once
+
+#include "device/atomic.h"
+#include "device/event.h"
+#include "device/loop.h"
+#include "device/pages.h"
+
+namespace eventide {
+
+inline constexpr int kMaxPieces = 32;
+inline constexpr u32 kScratchBytes = 16384;
+
+// Instruction sets that ops are built for; kCpuPortable is what the compiler targets by default.
+enum CpuIsa : int { kCpuPortable = 0, kCpuV3 = 1, kCpuV4 = 2, kCpuIsas = 3 };
+
+struct CpuPageRecord {
+  const u8* piece[kMaxPieces];
+};
+
+struct CpuPage {
+  CpuPageRecord* record;
+  EVT_FN const u8* Piece(i32 i) const { return record->piece[i]; }
+};
+
+// The pages of one task and lane, in order; reused by the next task.
+struct CpuLane {
+  CpuPageRecord* pages;
+  u32 capacity, asked, taken;
+};
+
+// What a wait does between polls, and the clock: the operating system's business, given by the executor.
+struct CpuWaiting {
+  void (*relax)(void* context, u32 attempt);
+  u64 (*now_ns)();
+  void* context;
+};
+
+struct CpuWorkerBase {
+  StepView step;
+  u32 worker, workers;
+  const ProgramRecord* program;
+  CpuWaiting waiting;
+
+  CpuWorkerBase() { __builtin_memset(static_cast<void*>(this), 0, sizeof(*this)); }
+  CpuWorkerBase(const CpuWorkerBase&) = delete;
+  CpuWorkerBase& operator=(const CpuWorkerBase&) = delete;
+  ~CpuWorkerBase() {
+    for (CpuLane& lane : lanes_) __builtin_free(lane.pages);
+    for (u32 i = 0; i < block_count_; ++i) __builtin_free(blocks_[i]);
+    __builtin_free(blocks_);
+  }
+
+  // Before a step: `step` and `program` are set.
+  void StartStep() {
+    aborted_ = false;
+    finished_ = 0;
+    DirectSync::StoreRelaxed(ProgressWord(), 0);
+  }
+
+  // --- the loop -----------------------------------------------------------------------------------------
+  EVT_FN bool aborted() const { return aborted_; }
+  EVT_FN bool Begin(const TaskName& task) {
+    task_ = task;
+    for (CpuLane& lane : lanes_) lane.asked = lane.taken = 0;
+    block_used_ = 0;
+    // Another worker may have ended the step; the record is written once and otherwise only read.
+    aborted_ = aborted_ || DirectSync::LoadRelaxed(AbortCauseWord()) != kAbortNone;
+    return !aborted_;
+  }
+  template <class P>
+  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName& task) {
+    const i32 size = box.size();
+    for (i32 k = 0; k < size; ++k) {
+      i32 index[kMaxEventDims];
+      box.Index(k, index);
+      const i32 element = p.Element(box.event, index);
+      const u32 target = static_cast<u32>(p.Target(step, box.event, index));
+      // Acquires what the notifying tasks wrote; counterpart: AddRelease in Notify.
+      if (DirectSync::LoadAcquire(CounterAt(*program, step.header->bank, element)) < target &&
+          !AwaitElement(element, target, task)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  template <class P>
+  EVT_FN void Notify(const P& p, const ElementBox& box) {
+    const i32 size = box.size();
+    for (i32 k = 0; k < size; ++k) {
+      i32 index[kMaxEventDims];
+      box.Index(k, index);
+      // Publishes the task's writes; counterpart: LoadAcquire in Await.
+      DirectSync::AddRelease(CounterAt(*program, step.header->bank, p.Element(box.event, index)), 1);
+    }
+  }
+  EVT_FN void Ready() {}
+  EVT_FN bool AwaitReady() { return !aborted_; }
+  EVT_FN void Publish() {}
+  EVT_FN void Finished() { DirectSync::StoreRelaxed(ProgressWord(), ++finished_); }
+  EVT_FN u32 TakeTicket(i32 element) {
+    return DirectSync::FetchAddRelaxed(CounterAt(*program, step.header->bank, element), 1);
+  }
+
+ protected:
+  static constexpr u32 kBlockBytes = 16 * kPageBytes;
+
+  u32* ProgressWord() const {
+    return reinterpret_cast<u32*>(program->progress + u64{worker} * kEventStrideBytes);
+  }
+  EVT_FN u32* AbortCauseWord() const {
+    return &reinterpret_cast<AbortRecord*>(program->abort)->cause;
+  }
+
+  __attribute__((noinline)) bool AwaitElement(i32 element, u32 target, const TaskName& task) {
+    const u32* counter = CounterAt(*program, step.header->bank, element);
+    ProgressWatch<DirectSync> watch;
+    for (u32 attempt = 0;; ++attempt) {
+      const u32 seen = DirectSync::LoadAcquire(counter);
+      if (seen >= target) return true;
+      if (DirectSync::LoadRelaxed(AbortCauseWord()) != kAbortNone) break;
+      // Looking at the clock and at every worker's progress costs more than a poll.
+      if (attempt % 64 == 63 &&
+          watch.Stalled(*program, workers, waiting.now_ns(), step.header->timeout_ns)) {
+        AbortRecord story = {};
+        story.cause = kAbortStuckEvent;
+        story.worker = worker;
+        story.role = kRoleInput;
+        story.grid = task.grid;
+        story.layer = task.at.layer;
+        for (int i = 0; i < kMaxCoords; ++i) story.at[i] = task.at.at[i];
+        story.event = static_cast<u32>(element);
+        story.seen = seen;
+        story.expected = target;
+        ReportAbort<DirectSync>(reinterpret_cast<AbortRecord*>(program->abort), story);
+        break;
+      }
+      waiting.relax(waiting.context, attempt);
+    }
+    aborted_ = true;
+    return false;
+  }
+
+  EVT_FN CpuPageRecord& NextPage(u32 lane_index) {
+    CpuLane& lane = lanes_[lane_index];
+    if (lane.asked == lane.capacity) GrowLane(lane);
+    return lane.pages[lane.asked++];
+  }
+  __attribute__((noinline)) void GrowLane(CpuLane& lane) {
+    lane.capacity = lane.capacity == 0 ? 16 : 2 * lane.capacity;
+    lane.pages = static_cast<CpuPageRecord*>(
+        __builtin_realloc(lane.pages, lane.capacity * sizeof(CpuPageRecord)));
+    if (lane.pages == nullptr) __builtin_trap();  // a few KB per worker: the machine has no memory left
+  }
+  // Private memory of the current task, 64-byte aligned; bytes <= kBlockBytes.
+  EVT_FN u8* Private(u32 bytes) {
+    const u32 rounded = (bytes + 63) & ~63u;
+    if (block_used_ % kBlockBytes + rounded > kBlockBytes || block_used_ % kBlockBytes == 0) {
+      block_used_ = (block_used_ + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+      if (block_used_ / kBlockBytes >= block_count_) AddBlock();
+    }
+    u8* memory = blocks_[block_used_ / kBlockBytes] + block_used_ % kBlockBytes;
+    block_used_ += rounded;
+    return memory;
+  }
+  __attribute__((noinline)) void AddBlock() {
+    blocks_ = static_cast<u8**>(__builtin_realloc(blocks_, (block_count_ + 1) * sizeof(u8*)));
+    void* block = __builtin_aligned_alloc(64, kBlockBytes);
+    if (blocks_ == nullptr || block == nullptr) __builtin_trap();  // as in GrowLane
+    blocks_[block_count_++] = static_cast<u8*>(block);
+  }
+
+  TaskName task_;
+  bool aborted_;
+  u32 finished_;
+  CpuLane lanes_[kLanes];
+  u8** blocks_;
+  u32 block_count_, block_used_;
+  alignas(64) u8 scratch_[kScratchBytes];
+};
+
+template <int kIsaId>
+struct CpuWorker : CpuWorkerBase {
+  static constexpr int kIsa = kIsaId;
+
+  // --- producers. The lane follows from the part: Stream runs first (RunSequential), Input after it. ------
+  template <class Source>
+  EVT_FN void Copy(i32 pieces, u32, const Source& source) {
+    CpuPageRecord& page = NextPage(producing_);
+    for (i32 i = 0; i < pieces; ++i) page.piece[i] = reinterpret_cast<const u8*>(source(i));
+  }
+};
+
+}  // namespace eventide
