@@ -1,5 +1,5 @@
-// The words that generated programs (jit/codegen.cc) are written with beside the loop's: boxes of event
-// elements, and whether an op has a Stream part at all.
+// The words that generated programs (jit/codegen.cc) are written with beside the loop's: boxes of
+// event elements, and whether an op has a Stream part at all.
 #pragma once
 
 #include "device/dispatch.h"
@@ -29,6 +29,8 @@ EVT_FN ElementBox Span(i32 event, IndexSpan s0, IndexSpan s1 = {0, 1}, IndexSpan
                     {Max(0, s0.high - s0.low), Max(0, s1.high - s1.low), Max(0, s2.high - s2.low),
                      Max(0, s3.high - s3.low)}};
 }
-EVT_FN ElementBox None() { return ElementBox{0, {0, 0, 0, 0}, {0, 0, 0, 0}}; }
+EVT_FN ElementBox None() {
+  return ElementBox{0, {0, 0, 0, 0}, {0, 0, 0, 0}};
+}
 
 }  // namespace eventide
