@@ -1,0 +1,71 @@
+// From a checkpoint's tensors to the form that kernels read: packed tiles (ops/layout.h), biases in packed
+// row order, plain rows. A PackJob says where each row comes from and nothing about how it is done, so that
+// another packer (on the GPU) can do the same jobs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "core/dtype.h"
+#include "models/weights.h"
+
+namespace eventide {
+
+// Rows of every packed tile; DESIGN: bits do not depend on it.
+inline constexpr int kTileRows = 32;
+
+// Rows [packed_row, packed_row + rows) are rows [source_row, ...) of source `source`.
+struct RowSpan {
+  int64_t packed_row = 0;
+  int source = 0;
+  int64_t source_row = 0;
+  int64_t rows = 0;
+};
+
+enum class PackForm {
+  kTiles,   // tiles of kTileRows rows of the storage type, K padded to whole steps of all segments
+  kRows,    // row-major, of the storage type
+  kFloats,  // row-major float32
+};
+
+// Fills bytes [offset, offset + PackedBytes) of a program's tensor. Rows that no span names are zero.
+struct PackJob {
+  int tensor = -1;
+  int64_t offset = 0;
+  PackForm form = PackForm::kRows;
+  int64_t rows = 0;  // a multiple of kTileRows for kTiles
+  int columns = 0;   // 1 for vectors
+  std::vector<std::string> sources;
+  std::vector<RowSpan> spans;  // ascending packed_row, disjoint
+};
+
+int64_t PackedBytes(const PackJob& job, DType storage);
+
+// Where element (row, k) of a 16 x 16 fragment lies, 0 ... 255: the target's word (port_example.h).
+using FragmentOrder = int32_t (*)(int32_t row, int32_t k);
+
+// Takes finished bytes; called from several threads at once, never for overlapping ranges.
+using WeightSink =
+    std::function<absl::Status(int tensor, int64_t offset, const void* data, int64_t bytes)>;
+
+struct PackOptions {
+  DType storage = DType::kF32;
+  FragmentOrder order = nullptr;
+  int threads = 2;
+  // Serialised; `done` grows from 0 to `total`.
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
+// Beyond the sink's memory this needs two tiles per thread. The first error ends all threads.
+absl::Status PackWeights(const WeightSource& source, absl::Span<const PackJob> jobs,
+                         const PackOptions& options, const WeightSink& sink);
+
+// The inverse of kTiles: row-major [rows][columns] of `element_bytes` each, padding rows included.
+std::vector<uint8_t> UnpackTiles(const uint8_t* packed, int64_t rows, int columns,
+                                 int element_bytes, FragmentOrder order);
+
+}  // namespace eventide
