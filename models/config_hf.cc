@@ -1,5 +1,6 @@
 // config.json of Hugging Face folders, read and written.
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <utility>
 
@@ -282,6 +283,16 @@ absl::StatusOr<ModelConfig> ParseRoot(const json& root, bool* dtype_stated) {
   return config;
 }
 
+// The double nearest to the shortest decimal that reads back as this float: 1e-05 where a plain
+// conversion would print 9.999999747378752e-06.
+double ShortestDecimal(float value) {
+  char text[32];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
+  double result = 0;
+  std::from_chars(text, end.ptr, result);
+  return result;
+}
+
 json RopeJson(const RopeConfig& rope) {
   if (rope.type == RopeType::kDefault) return nullptr;
   if (rope.type == RopeType::kLinear) return {{"rope_type", "linear"}, {"factor", rope.factor}};
@@ -329,8 +340,7 @@ std::string HfConfigJson(const ModelConfig& config, DType dtype) {
       {"mlp_bias", config.mlp_bias},
       {"torch_dtype", DTypeName(dtype)},
   };
-  // The shortest decimal that reads back as the same float: 1e-05, not 9.999999747378752e-06.
-  root["rms_norm_eps"] = json::parse(absl::StrCat(config.rms_eps));
+  root["rms_norm_eps"] = ShortestDecimal(config.rms_eps);
   root["bos_token_id"] = config.bos >= 0 ? json(config.bos) : json(nullptr);
   root["eos_token_id"] = config.eos.empty()       ? json(nullptr)
                          : config.eos.size() == 1 ? json(config.eos[0])

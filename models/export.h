@@ -1,0 +1,27 @@
+// Writes any loaded model as a Hugging Face folder, so that others can load what Eventide loaded.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "core/dtype.h"
+#include "models/weights.h"
+
+namespace eventide {
+
+struct ExportOptions {
+  // A shard ends before the tensor that would take it beyond this.
+  int64_t max_shard_bytes = int64_t{4} << 30;
+  // Called now and then with bytes written so far and in all; may be null.
+  std::function<void(int64_t done, int64_t total)> progress = nullptr;
+};
+
+// Writes config.json and model.safetensors (several shards and an index where one would be too
+// large) into `folder`, which is created if absent. Refuses a folder that already holds a model.
+// Files appear under their names only when complete, config.json last.
+absl::Status ExportHuggingFace(const WeightSource& source, DType dtype, const std::string& folder,
+                               const ExportOptions& options = {});
+
+}  // namespace eventide

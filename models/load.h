@@ -1,0 +1,16 @@
+// The one door to models: whatever --model may say becomes a WeightSource that has been checked.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "models/weights.h"
+
+namespace eventide {
+
+// `spec` is random:<preset>[@seed], a Hugging Face folder (config.json and safetensors), a GGUF
+// file, or a llama2.c .bin file. The result passes CheckComplete.
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenModel(const std::string& spec);
+
+}  // namespace eventide
