@@ -77,23 +77,31 @@ struct Linear {
   template <class T, class L>
   static EVT_FN void Input(L& lane, const Task<Params>& t) {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
-    constexpr i32 kSteps = StepsPerPage(kTileRows, kElements);
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
     const i32 groups = CeilDiv(Tokens(t), 8);
+    const i32 page_steps = InputSteps<T>(groups);
     const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
     const u8* first = t.Operand<const u8>(LinearOperand::kInput) +
                       static_cast<u64>(t.at.at[0]) * (kTileTokens / 8) * group_bytes;
-    for (i32 step = 0; step < steps; step += kSteps) {
-      lane.Copy(groups, Min(kSteps, steps - step) * kStepBytes,
+    for (i32 step = 0; step < steps; step += page_steps) {
+      lane.Copy(groups, Min(page_steps, steps - step) * kStepBytes,
                 [&](i32 g) { return first + g * group_bytes + static_cast<u64>(step) * kStepBytes; });
     }
   }
 
+  // Steps whose activations share a page: as many as fit, in whole pages of weights.
+  template <class T>
+  static EVT_FN i32 InputSteps(i32 groups) {
+    constexpr i32 kElements = static_cast<i32>(sizeof(T));
+    constexpr i32 kSteps = StepsPerPage(kTileRows, kElements);
+    const i32 fit = static_cast<i32>(kPageBytes) / (kSegments * 128 * kElements) / groups;
+    return fit / kSteps * kSteps;
+  }
+
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
-    constexpr i32 kSteps = StepsPerPage(kTileRows, static_cast<i32>(sizeof(T)));
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
     const i32 tokens = Tokens(t);
@@ -102,13 +110,13 @@ struct Linear {
     // One body for short and one for full token tiles: two widths are what pays (docs/results.md).
     if (tokens <= 8) {
       typename W::template LinearTile<T, 8> tile(w);
-      Products<T>(w, tile, steps, kSteps, tokens);
+      Products<T>(w, tile, steps, tokens);
       tile.Finish(w, tokens, [&](i32 row, i32 token, float v0, float v8) {
         Store<T>(t, row, token, v0, v8, p.norm_size > 0 ? scale[token] : 1.0f);
       });
     } else {
       typename W::template LinearTile<T, kTileTokens> tile(w);
-      Products<T>(w, tile, steps, kSteps, tokens);
+      Products<T>(w, tile, steps, tokens);
       tile.Finish(w, tokens, [&](i32 row, i32 token, float v0, float v8) {
         Store<T>(t, row, token, v0, v8, p.norm_size > 0 ? scale[token] : 1.0f);
       });
@@ -119,12 +127,17 @@ struct Linear {
 
  private:
   template <class T, class W, class Tile>
-  static EVT_FN void Products(W& w, Tile& tile, i32 steps, i32 steps_per_page, i32 tokens) {
-    for (i32 step = 0; step < steps; step += steps_per_page) {
-      const auto weights = w.Take(kLaneStream);
+  static EVT_FN void Products(W& w, Tile& tile, i32 steps, i32 tokens) {
+    constexpr i32 kSteps = StepsPerPage(kTileRows, static_cast<i32>(sizeof(T)));
+    const i32 page_steps = InputSteps<T>(CeilDiv(tokens, 8));
+    for (i32 first = 0; first < steps; first += page_steps) {
       const auto input = w.Take(kLaneInput);
-      tile.Step(w, weights, input, Min(steps_per_page, steps - step), tokens);
-      w.Drop(kLaneStream);
+      const i32 end = Min(first + page_steps, steps);
+      for (i32 step = first; step < end; step += kSteps) {
+        const auto weights = w.Take(kLaneStream);
+        tile.Step(w, weights, input, step - first, Min(kSteps, end - step), tokens);
+        w.Drop(kLaneStream);
+      }
       w.Drop(kLaneInput);
     }
   }

@@ -17,10 +17,10 @@ class CpuLinearTile {
   EVT_FN explicit CpuLinearTile(W&) {}
 
   template <class W, class Page>
-  EVT_FN void Step(W&, const Page& weights, const Page& input, i32 steps, i32 tokens) {
+  EVT_FN void Step(W&, const Page& weights, const Page& input, i32 first, i32 steps, i32 tokens) {
     const T* w = reinterpret_cast<const T*>(weights.Piece(0));
     for (i32 group = 0; group * 8 < tokens; ++group) {
-      const T* x = reinterpret_cast<const T*>(input.Piece(group));
+      const T* x = reinterpret_cast<const T*>(input.Piece(group)) + first * kSegments * 128;
       const i32 count = Min(8, tokens - group * 8);
       i32 done = 0;
       if constexpr (S::kBlock >= 8) {

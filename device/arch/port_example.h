@@ -86,8 +86,9 @@ struct ExampleWorker {
 template <class T, int kTokens>
 struct ExampleLinearTile {
   explicit ExampleLinearTile(ExampleWorker& w);  // all sums zero
-  void Step(ExampleWorker& w, const ExamplePage& weights, const ExamplePage& input, i32 steps,
-            i32 tokens);
+  // One page of weights, `steps` steps long, against the input page's steps from `first` on.
+  void Step(ExampleWorker& w, const ExamplePage& weights, const ExamplePage& input, i32 first,
+            i32 steps, i32 tokens);
   // Every row of the tile and every token, spread over threads; uses the first 8 KiB of Scratch. The
   // values of rows r and r + 8 of a block of 16 come together: f(row, token, value, value_of_row_plus_8)
   // for rows with row % 16 < 8. Has a barrier before the first call of f.
