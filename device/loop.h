@@ -20,12 +20,14 @@
 //                                     wrote is visible to whoever sees the arrival
 //   u32 TakeTicket(element)           the next ticket of a counter, the same for all roles of a worker
 //   bool Begin(task), void End(task)  around a task in this role
+//   void Produce(lane)                which lane the next part asks pages of (RunSequential only)
 //   bool aborted()
 #pragma once
 
 #include "device/abi.h"
 #include "device/event.h"
 #include "device/op.h"
+#include "device/pages.h"
 
 namespace eventide {
 
@@ -190,7 +192,11 @@ EVT_FN void RunSequential(const P& p, W& w) {
       w.Finished();
       return true;
     }
-    if (p.HasStream(grid)) p.Stream(w, w.step, grid, at);
+    if (p.HasStream(grid)) {
+      w.Produce(kLaneStream);
+      p.Stream(w, w.step, grid, at);
+    }
+    w.Produce(kLaneInput);
     p.Input(w, w.step, grid, at);
     p.Compute(w, w.step, grid, at);
     if (w.aborted()) return false;
