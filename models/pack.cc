@@ -14,7 +14,8 @@
 namespace eventide {
 namespace {
 
-// Source position within a fragment, row * 16 + k, of each packed element: the target's order inverted.
+// Source position within a fragment, row * 16 + k, of each packed element: the target's order
+// inverted.
 using Gather = std::array<uint8_t, kFragment>;
 
 absl::StatusOr<Gather> InvertOrder(FragmentOrder order) {
@@ -33,10 +34,6 @@ absl::StatusOr<Gather> InvertOrder(FragmentOrder order) {
   return gather;
 }
 
-DType ElementType(PackForm form, DType storage) {
-  return form == PackForm::kFloats ? DType::kF32 : storage;
-}
-
 // A piece of a job that one thread does at once.
 struct Unit {
   const PackJob* job;
@@ -47,7 +44,7 @@ int64_t UnitBytes(const Unit& unit, DType storage) {
   if (unit.job->form == PackForm::kTiles) {
     return unit.rows / kTileRows * PackedTile(kTileRows, unit.job->columns) * DTypeSize(storage);
   }
-  return unit.rows * unit.job->columns * DTypeSize(ElementType(unit.job->form, storage));
+  return unit.rows * unit.job->columns * DTypeSize(storage);
 }
 
 // Vectors and narrow rows go many at a time, so that a unit is worth a call of the sink.
@@ -61,9 +58,9 @@ absl::Status ReadRows(const WeightSource& source, const PackJob& job, int64_t fi
                       DType type, uint8_t* out) {
   const int64_t row_bytes = int64_t{job.columns} * DTypeSize(type);
   std::memset(out, 0, rows * row_bytes);
-  auto span = std::upper_bound(
-      job.spans.begin(), job.spans.end(), first,
-      [](int64_t row, const RowSpan& s) { return row < s.packed_row + s.rows; });
+  auto span =
+      std::upper_bound(job.spans.begin(), job.spans.end(), first,
+                       [](int64_t row, const RowSpan& s) { return row < s.packed_row + s.rows; });
   for (; span != job.spans.end() && span->packed_row < first + rows; ++span) {
     const int64_t low = std::max(first, span->packed_row);
     const int64_t high = std::min(first + rows, span->packed_row + span->rows);
@@ -133,9 +130,9 @@ class Packer {
 
   absl::Status Do(const Unit& unit, std::vector<uint8_t>& rows, std::vector<uint8_t>& packed) {
     const PackJob& job = *unit.job;
-    const DType type = ElementType(job.form, options_.storage);
+    const DType type = options_.storage;
     const int64_t bytes = UnitBytes(unit, options_.storage);
-    const int64_t offset = job.offset + unit.first / unit.rows * bytes;
+    const int64_t offset = job.offset + UnitBytes({&job, 0, unit.first}, options_.storage);
     rows.resize(unit.rows * job.columns * DTypeSize(type));
     RETURN_IF_ERROR(ReadRows(source_, job, unit.first, unit.rows, type, rows.data()));
     if (job.form != PackForm::kTiles) return sink_(job.tensor, offset, rows.data(), bytes);
@@ -177,11 +174,9 @@ absl::Status PackWeights(const WeightSource& source, absl::Span<const PackJob> j
   for (const PackJob& job : jobs) {
     EVT_CHECK(job.columns > 0 && (job.form != PackForm::kTiles || job.rows % kTileRows == 0));
     const int64_t step = UnitRows(job);
-    int64_t first = 0;
-    // Whole units have equal sizes, so that a unit's offset follows from its first row; the rest follows
-    // row by row where rows are long, and as one unit of its own job otherwise.
-    for (; first + step <= job.rows; first += step) units.push_back({&job, first, step});
-    for (; first < job.rows; ++first) units.push_back({&job, first, 1});
+    for (int64_t first = 0; first < job.rows; first += step) {
+      units.push_back({&job, first, std::min(step, job.rows - first)});
+    }
   }
   return Packer(source, options, sink, gather, std::move(units)).Run();
 }
@@ -191,9 +186,8 @@ std::vector<uint8_t> UnpackTiles(const uint8_t* packed, int64_t rows, int column
   std::vector<uint8_t> out(rows * columns * element_bytes);
   for (int64_t row = 0; row < rows; ++row) {
     for (int k = 0; k < columns; ++k) {
-      const int64_t at =
-          PackedFragment(kTileRows, columns, static_cast<i32>(row), k / 16 * 16) +
-          order(static_cast<int32_t>(row % 16), k % 16);
+      const int64_t at = PackedFragment(kTileRows, columns, static_cast<i32>(row), k / 16 * 16) +
+                         order(static_cast<int32_t>(row % 16), k % 16);
       std::memcpy(out.data() + (row * columns + k) * element_bytes, packed + at * element_bytes,
                   element_bytes);
     }

@@ -1,6 +1,6 @@
-// From a checkpoint's tensors to the form that kernels read: packed tiles (ops/layout.h), biases in packed
-// row order, plain rows. A PackJob says where each row comes from and nothing about how it is done, so that
-// another packer (on the GPU) can do the same jobs.
+// From a checkpoint's tensors to the form that kernels read: packed tiles (ops/layout.h), biases in
+// packed row order, plain rows. A PackJob says where each row comes from and nothing about how it
+// is done, so that another packer (on the GPU) can do the same jobs.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ struct RowSpan {
 };
 
 enum class PackForm {
-  kTiles,   // tiles of kTileRows rows of the storage type, K padded to whole steps of all segments
-  kRows,    // row-major, of the storage type
-  kFloats,  // row-major float32
+  kTiles,  // tiles of kTileRows rows, K padded with zeros to whole steps of all segments
+  kRows,   // row-major
 };
 
-// Fills bytes [offset, offset + PackedBytes) of a program's tensor. Rows that no span names are zero.
+// Fills bytes [offset, offset + PackedBytes) of a program's tensor. Rows that no span names are
+// zero.
 struct PackJob {
   int tensor = -1;
   int64_t offset = 0;

@@ -1,0 +1,231 @@
+// An independent forward pass of dense Llama and Qwen3 decoders, one token at a time, in float or
+// double, straight from a weight source: what packed weights, tiles, chunks and events are checked
+// against. Shares no code with ops/ or models/decoder, and is written for being read, not for
+// speed.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/dtype.h"
+#include "core/status.h"
+#include "models/config.h"
+#include "models/weights.h"
+
+namespace eventide {
+
+template <class Real>
+class Reference {
+ public:
+  // Weights are rounded to `stored` first: the model that is run is then exactly the one under
+  // test.
+  static absl::StatusOr<Reference> Load(const WeightSource& source, DType stored) {
+    Reference r;
+    r.config_ = source.config();
+    const ModelConfig& c = r.config_;
+    ASSIGN_OR_RETURN(r.embedding_, ReadAll(source, "model.embed_tokens.weight", stored));
+    for (int l = 0; l < c.layers; ++l) {
+      const std::string p = absl::StrCat("model.layers.", l, ".");
+      Layer layer;
+      ASSIGN_OR_RETURN(layer.input_norm, ReadAll(source, p + "input_layernorm.weight", stored));
+      ASSIGN_OR_RETURN(layer.post_norm,
+                       ReadAll(source, p + "post_attention_layernorm.weight", stored));
+      if (c.qk_norm) {
+        ASSIGN_OR_RETURN(layer.q_norm, ReadAll(source, p + "self_attn.q_norm.weight", stored));
+        ASSIGN_OR_RETURN(layer.k_norm, ReadAll(source, p + "self_attn.k_norm.weight", stored));
+      }
+      const std::string a = p + "self_attn.", m = p + "mlp.";
+      const bool ab = c.attention_bias, ob = c.attention_output_bias, mb = c.mlp_bias;
+      ASSIGN_OR_RETURN(layer.q, ReadMatrix(source, a + "q_proj", stored, ab));
+      ASSIGN_OR_RETURN(layer.k, ReadMatrix(source, a + "k_proj", stored, ab));
+      ASSIGN_OR_RETURN(layer.v, ReadMatrix(source, a + "v_proj", stored, ab));
+      ASSIGN_OR_RETURN(layer.o, ReadMatrix(source, a + "o_proj", stored, ob));
+      ASSIGN_OR_RETURN(layer.gate, ReadMatrix(source, m + "gate_proj", stored, mb));
+      ASSIGN_OR_RETURN(layer.up, ReadMatrix(source, m + "up_proj", stored, mb));
+      ASSIGN_OR_RETURN(layer.down, ReadMatrix(source, m + "down_proj", stored, mb));
+      r.layers_.push_back(std::move(layer));
+    }
+    ASSIGN_OR_RETURN(r.final_norm_, ReadAll(source, "model.norm.weight", stored));
+    if (c.tie_embeddings) {
+      r.head_ = r.embedding_;
+    } else {
+      ASSIGN_OR_RETURN(r.head_, ReadAll(source, "lm_head.weight", stored));
+    }
+    r.keys_.resize(c.layers);
+    r.values_.resize(c.layers);
+    return r;
+  }
+
+  // Forgets the sequence.
+  void Reset() {
+    position_ = 0;
+    for (auto& k : keys_) k.clear();
+    for (auto& v : values_) v.clear();
+  }
+
+  // Appends a token to the sequence; the logits of what comes after it.
+  std::vector<Real> Next(int token) {
+    const size_t hidden = config_.hidden;
+    std::vector<Real> x(embedding_.begin() + token * hidden,
+                        embedding_.begin() + (token + 1) * hidden);
+    for (int l = 0; l < config_.layers; ++l) {
+      const Layer& layer = layers_[l];
+      Accumulate(x, Attend(l, RmsNorm(x, layer.input_norm)));
+      const std::vector<Real> h = RmsNorm(x, layer.post_norm);
+      std::vector<Real> gate = Multiply(layer.gate, h);
+      const std::vector<Real> up = Multiply(layer.up, h);
+      for (size_t i = 0; i < gate.size(); ++i)
+        gate[i] = gate[i] / (Real(1) + std::exp(-gate[i])) * up[i];
+      Accumulate(x, Multiply(layer.down, gate));
+    }
+    ++position_;
+    return Multiply({head_, {}}, RmsNorm(x, final_norm_));
+  }
+
+  // The logits after every token of a sequence.
+  std::vector<std::vector<Real>> All(const std::vector<int>& tokens) {
+    Reset();
+    std::vector<std::vector<Real>> logits;
+    for (int token : tokens) logits.push_back(Next(token));
+    return logits;
+  }
+
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  struct Matrix {
+    std::vector<Real> weight, bias;
+  };
+  struct Layer {
+    std::vector<Real> input_norm, post_norm, q_norm, k_norm;
+    Matrix q, k, v, o, gate, up, down;
+  };
+
+  static absl::StatusOr<std::vector<Real>> ReadAll(const WeightSource& source,
+                                                   const std::string& name, DType stored) {
+    ASSIGN_OR_RETURN(const TensorInfo info, source.Info(name));
+    const int64_t n = info.Elements();
+    std::vector<uint8_t> raw(n * DTypeSize(stored));
+    RETURN_IF_ERROR(source.Read(name, 0, n, stored, raw.data()));
+    std::vector<float> values(n);
+    ConvertElements(stored, raw.data(), DType::kF32, values.data(), n);
+    return std::vector<Real>(values.begin(), values.end());
+  }
+
+  static absl::StatusOr<Matrix> ReadMatrix(const WeightSource& source, const std::string& name,
+                                           DType stored, bool bias) {
+    Matrix matrix;
+    ASSIGN_OR_RETURN(matrix.weight, ReadAll(source, name + ".weight", stored));
+    if (bias) {
+      ASSIGN_OR_RETURN(matrix.bias, ReadAll(source, name + ".bias", stored));
+    }
+    return matrix;
+  }
+
+  static std::vector<Real> Multiply(const Matrix& m, const std::vector<Real>& x) {
+    std::vector<Real> y(m.weight.size() / x.size());
+    for (size_t row = 0; row < y.size(); ++row) {
+      Real sum = 0;
+      for (size_t i = 0; i < x.size(); ++i) sum += m.weight[row * x.size() + i] * x[i];
+      y[row] = m.bias.empty() ? sum : sum + m.bias[row];
+    }
+    return y;
+  }
+
+  static void Accumulate(std::vector<Real>& x, const std::vector<Real>& y) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  }
+
+  std::vector<Real> RmsNorm(std::vector<Real> x, const std::vector<Real>& weight) const {
+    Real sum = 0;
+    for (Real v : x) sum += v * v;
+    const Real scale = Real(1) / std::sqrt(sum / Real(x.size()) + Real(config_.rms_eps));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = x[i] * scale * weight[i];
+    return x;
+  }
+
+  // Angle per position of pair i: theta^(-2i/d), stretched as the configuration says. The llama3
+  // rule is that of the model's paper: wavelengths beyond the original context are divided by the
+  // factor, those well inside stay, and between them the two are blended linearly in (context /
+  // wavelength).
+  double Frequency(int i) const {
+    const RopeConfig& rope = config_.rope;
+    const double base = std::pow(rope.theta, -2.0 * i / config_.head_dim);
+    if (rope.type == RopeType::kLinear) return base / rope.factor;
+    if (rope.type == RopeType::kLlama3) {
+      const double turns = rope.original_max_positions * base / (2 * 3.14159265358979323846);
+      if (turns < rope.low_freq_factor) return base / rope.factor;
+      if (turns > rope.high_freq_factor) return base;
+      const double blend =
+          (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+      return (1 - blend) * base / rope.factor + blend * base;
+    }
+    return base;
+  }
+
+  // Norm and rotation of each head of q or k, in place.
+  void PrepareHeads(std::vector<Real>& heads, const std::vector<Real>& norm) const {
+    const int d = config_.head_dim;
+    for (size_t at = 0; at < heads.size(); at += d) {
+      if (config_.qk_norm) {
+        const std::vector<Real> normed =
+            RmsNorm({heads.begin() + at, heads.begin() + at + d}, norm);
+        std::copy(normed.begin(), normed.end(), heads.begin() + at);
+      }
+      for (int i = 0; i < d / 2; ++i) {
+        const double angle = position_ * Frequency(i);
+        const Real cos = Real(std::cos(angle)), sin = Real(std::sin(angle));
+        const Real a = heads[at + i], b = heads[at + i + d / 2];
+        heads[at + i] = a * cos - b * sin;
+        heads[at + i + d / 2] = b * cos + a * sin;
+      }
+    }
+  }
+
+  std::vector<Real> Attend(int l, const std::vector<Real>& h) {
+    const Layer& layer = layers_[l];
+    const int d = config_.head_dim, kv = config_.kv_heads, group = config_.heads / kv;
+    std::vector<Real> q = Multiply(layer.q, h), k = Multiply(layer.k, h);
+    const std::vector<Real> v = Multiply(layer.v, h);
+    PrepareHeads(q, layer.q_norm);
+    PrepareHeads(k, layer.k_norm);
+    keys_[l].insert(keys_[l].end(), k.begin(), k.end());
+    values_[l].insert(values_[l].end(), v.begin(), v.end());
+    const int window = config_.Window(l);
+    const int first = window > 0 ? std::max(0, position_ - window + 1) : 0;
+    std::vector<Real> out(q.size(), 0), p(position_ + 1);
+    for (int head = 0; head < config_.heads; ++head) {
+      Real top = -INFINITY, sum = 0;
+      for (int j = first; j <= position_; ++j) {
+        const Real* key = &keys_[l][(size_t(j) * kv + head / group) * d];
+        p[j] = 0;
+        for (int i = 0; i < d; ++i) p[j] += q[head * d + i] * key[i];
+        p[j] /= std::sqrt(Real(d));
+        top = std::max(top, p[j]);
+      }
+      for (int j = first; j <= position_; ++j) sum += p[j] = std::exp(p[j] - top);
+      for (int j = first; j <= position_; ++j) {
+        const Real* value = &values_[l][(size_t(j) * kv + head / group) * d];
+        for (int i = 0; i < d; ++i) out[head * d + i] += p[j] / sum * value[i];
+      }
+    }
+    return Multiply(layer.o, out);
+  }
+
+  ModelConfig config_;
+  std::vector<Real> embedding_, final_norm_, head_;
+  std::vector<Layer> layers_;
+  int position_ = 0;
+  std::vector<std::vector<Real>> keys_, values_;  // [layer]: [position][kv_head][head_dim]
+};
+
+// The index of the largest, the lowest of equal ones.
+template <class Real>
+int Argmax(const std::vector<Real>& values) {
+  return int(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+}  // namespace eventide
