@@ -34,6 +34,10 @@ struct DirectSync {
   static EVT_FN void AddRelease(u32* p, u32 v) {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
   }
+  // Counts that only watchers read (the progress word).
+  static EVT_FN void AddRelaxed(u32* p, u32 v) {
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+  }
   // "Am I the last to arrive?": needs the old value, and both orders (a `red` never acquires).
   static EVT_FN u32 FetchAddAcqRel(u32* p, u32 v) {
     u32 old;
@@ -84,20 +88,20 @@ struct DirectSync {
 #else
 
 struct DirectSync {
-  static u32 LoadAcquire(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-  static u32 LoadRelaxed(const u32* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-  static void StoreRelaxed(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-  static void StoreRelease(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-  static void AddRelease(u32* p, u32 v) { __atomic_fetch_add(p, v, __ATOMIC_RELEASE); }
-  static u32 FetchAddAcqRel(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
-  static u32 FetchAddRelaxed(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-  static bool CompareAndSwap(u32* p, u32 expected, u32 desired) {
+  static EVT_FN u32 LoadAcquire(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+  static EVT_FN u32 LoadRelaxed(const u32* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+  static EVT_FN void StoreRelaxed(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+  static EVT_FN void StoreRelease(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+  static EVT_FN void AddRelease(u32* p, u32 v) { __atomic_fetch_add(p, v, __ATOMIC_RELEASE); }
+  static EVT_FN u32 FetchAddAcqRel(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
+  static EVT_FN u32 FetchAddRelaxed(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+  static EVT_FN bool CompareAndSwap(u32* p, u32 expected, u32 desired) {
     return __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQ_REL,
                                        __ATOMIC_ACQUIRE);
   }
-  static u64 LocalLoad(const u64* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-  static u64 LocalFetchAdd(u64* p, u64 v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
-  static bool LocalCompareAndSwap(u64* p, u64 expected, u64 desired) {
+  static EVT_FN u64 LocalLoad(const u64* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+  static EVT_FN u64 LocalFetchAdd(u64* p, u64 v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
+  static EVT_FN bool LocalCompareAndSwap(u64* p, u64 expected, u64 desired) {
     return __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQ_REL,
                                        __ATOMIC_ACQUIRE);
   }

@@ -1,0 +1,539 @@
+// NVIDIA GPUs as a target: one thread block is a worker; its warps are the roles. Warps 0-7 compute, warp
+// 8 streams, warp 9 brings input, two warps fill the service warpgroup. What differs between generations
+// (copies, fences, registers) is the Port type of sm80.cuh and sm90.cuh.
+//
+// Shared memory: pages, then the compute role's scratch, then SharedState. Each lane is a ring of slots;
+// a slot is a page (or none: "ready") with two mbarriers: `full` completes when the page's data is there,
+// `empty` when all compute warps have dropped it. The producer returns emptied pages to the pool itself,
+// in order, so consumers do no more than arrive.
+#pragma once
+
+#include "device/atomic.h"
+#include "device/dtype.h"
+#include "device/event.h"
+#include "device/loop.h"
+#include "device/pages.h"
+#include "ops/layout.h"
+
+namespace eventide {
+
+inline constexpr u32 kComputeWarps = 8;
+inline constexpr u32 kComputeThreads = 32 * kComputeWarps;
+inline constexpr u32 kThreads = kComputeThreads + 128;
+inline constexpr u32 kStreamWarp = 8, kInputWarp = 9;
+inline constexpr u32 kSlots = 16;        // of one lane
+inline constexpr u32 kTicketSlots = 8;
+inline constexpr i32 kNoPage = -1;
+inline constexpr u32 kPollsPerCheck = 256;  // polls between looks at the abort word and the clock
+
+EVT_FN u32 SharedAddress(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+EVT_FN u32 LaneId() { return threadIdx.x % 32; }
+EVT_FN u64 NowNs() {
+  u64 t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+// mbarrier words, all at block scope: arrive releases, a successful wait acquires.
+EVT_FN void BarrierInit(u64* barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(count)
+               : "memory");
+}
+EVT_FN void BarrierArrive(u64* barrier) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(
+                   SharedAddress(barrier))
+               : "memory");
+}
+EVT_FN bool BarrierTest(const u64* barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+      : "=r"(done)
+      : "r"(SharedAddress(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// What a slot of a lane holds: a page, and how far apart its pieces are.
+struct alignas(8) SlotPage {
+  i32 page;  // or kNoPage
+  u32 piece_bytes;
+};
+
+struct SharedState {
+  PagePool<DirectSync> pool;
+  u64 full[kLanes][kSlots];
+  u64 empty[kLanes][kSlots];
+  u64 ticket_full[kTicketSlots], ticket_empty[kTicketSlots];
+  SlotPage slot[kLanes][kSlots];
+  u32 ticket[kTicketSlots];
+  u32 arrivals;         // what Arrive hands to the role's threads
+  i32 sum_of_rows;
+  u32 pages;
+  StepView step;
+};
+inline constexpr u32 kSharedStateBytes = (sizeof(SharedState) + 127) / 128 * 128;
+
+// Dynamic shared memory of a worker with this many pages (jit/arch.cc and the launch use the same sum).
+EVT_FN constexpr u32 SharedBytes(u32 pages) {
+  return pages * kPageBytes + kScratchBytes + kSharedStateBytes;
+}
+
+struct ElementWait {
+  const u32* counter;
+  u32 target, element;
+};
+
+// What all roles have: the step, waiting, aborting. One object per thread.
+template <class Port>
+struct GpuWorkerBase {
+  SharedState& shared;
+  u8* pages;
+  const ProgramRecord& program;
+  const StepView& step;
+  u32 worker, workers;
+  u32 tickets = 0;  // taken so far, the same in all roles
+  bool aborted_ = false;
+  TaskName task_ = {};
+
+  __device__ GpuWorkerBase(SharedState& state, u8* page_memory, const ProgramRecord& record)
+      : shared(state),
+        pages(page_memory),
+        program(record),
+        step(state.step),
+        worker(blockIdx.x),
+        workers(gridDim.x) {}
+
+  EVT_FN bool aborted() const { return aborted_; }
+  EVT_FN bool Begin(const TaskName& task) {
+    task_ = task;
+    return true;
+  }
+  EVT_FN AbortRecord* Abort() const { return reinterpret_cast<AbortRecord*>(program.abort); }
+
+  // Called every kPollsPerCheck polls of any wait: true when the step has ended early, or ends here
+  // because no task finished anywhere for the timeout.
+  __device__ __noinline__ bool CheckAbort(ProgressWatch<DirectSync>& watch, u32 cause, u32 role,
+                                          u32 event, u32 seen, u32 expected) {
+    if (DirectSync::LoadRelaxed(&Abort()->cause) != kAbortNone) return true;
+    if (!watch.Stalled(program, workers, NowNs(), step.header->timeout_ns)) return false;
+    AbortRecord story = {};
+    story.cause = cause;
+    story.worker = worker;
+    story.role = role;
+    story.grid = task_.grid;
+    story.layer = task_.at.layer;
+    for (int i = 0; i < kMaxCoords; ++i) story.at[i] = task_.at.at[i];
+    story.event = event;
+    story.seen = seen;
+    story.expected = expected;
+    ReportAbort<DirectSync>(Abort(), story);
+    return true;
+  }
+
+  // Where the k-th element of a box is and what it must reach.
+  template <class P>
+  EVT_FN ElementWait WaitFor(const P& p, const ElementBox& box, i32 k) const {
+    i32 index[kMaxEventDims];
+    box.Index(k, index);
+    const i32 element = p.Element(box.event, index);
+    return ElementWait{CounterAt(program, step.header->bank, element),
+                       static_cast<u32>(p.Target(step, box.event, index)), static_cast<u32>(element)};
+  }
+  // Counterpart: the acquires of waits.
+  template <class P>
+  EVT_FN void NotifyElement(const P& p, const ElementBox& box, i32 k) const {
+    i32 index[kMaxEventDims];
+    box.Index(k, index);
+    DirectSync::AddRelease(CounterAt(program, step.header->bank, p.Element(box.event, index)), 1);
+  }
+  EVT_FN void CountFinished() {
+    DirectSync::AddRelaxed(
+        reinterpret_cast<u32*>(program.progress + u64{worker} * kEventStrideBytes), 1);
+  }
+};
+
+// A producer role: one warp, in which every decision is taken by all lanes together. Grants pages in order,
+// copies, reclaims what compute has dropped.
+template <class Port, u32 kLane>
+struct GpuProducer : GpuWorkerBase<Port> {
+  using Base = GpuWorkerBase<Port>;
+  static constexpr u32 kRole = kLane == kLaneStream ? kRoleStream : kRoleInput;
+  u32 head = 0;  // slots asked for
+  u32 tail = 0;  // slots reclaimed
+
+  using Base::Base;
+
+  template <class Source>
+  EVT_FN void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0) {
+    const i32 page = Acquire(true, bytes);
+    if (this->aborted_) return;
+    Port::CopyPieces(this->pages + page * kPageBytes, pieces, bytes,
+                     last_bytes == 0 ? bytes : last_bytes, source,
+                     &this->shared.full[kLane][head % kSlots]);
+    ++head;
+  }
+  EVT_FN void Blank() {
+    Acquire(true, kPageBytes);
+    FillEmpty();
+  }
+  EVT_FN void Ready() {
+    Acquire(false, 0);
+    FillEmpty();
+  }
+
+  // All elements of a box, 32 at a time.
+  template <class P>
+  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
+    Reclaim();
+    const i32 size = box.size();
+    for (i32 first = 0; first < size; first += 32) {
+      const i32 k = first + static_cast<i32>(LaneId());
+      ElementWait wait = {};
+      if (k < size) wait = this->WaitFor(p, box, k);
+      if (!AwaitElements(wait)) return false;
+    }
+    // The lanes' acquires reach the lane that issues copies through the warp's votes; what ordinary
+    // stores wrote may then be read by the copy engine.
+    __syncwarp();
+    Port::FenceBeforeCopyFromGlobal();
+    return true;
+  }
+  // Gates only (the input role): everything was acquired by this warp, so its lanes may release.
+  template <class P>
+  EVT_FN void Notify(const P& p, const ElementBox& box) {
+    for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32) this->NotifyElement(p, box, k);
+    __syncwarp();
+  }
+  EVT_FN void Finished() {
+    if (LaneId() == 0) this->CountFinished();
+  }
+
+  // The stream role draws tickets and hands them on; the input role reads them.
+  EVT_FN u32 TakeTicket(i32 element) {
+    SharedState& shared = this->shared;
+    const u32 slot = this->tickets % kTicketSlots;
+    const u32 parity = this->tickets / kTicketSlots % 2;
+    ++this->tickets;
+    if constexpr (kLane == kLaneStream) {
+      if (!AwaitBarrier(&shared.ticket_empty[slot], parity ^ 1)) return ~0u;
+      u32 ticket = 0;
+      if (LaneId() == 0) {
+        ticket = DirectSync::FetchAddRelaxed(
+            CounterAt(this->program, this->step.header->bank, element), 1);
+        shared.ticket[slot] = ticket;
+        BarrierArrive(&shared.ticket_full[slot]);
+      }
+      return __shfl_sync(0xffffffffu, ticket, 0);
+    } else {
+      if (!AwaitBarrier(&shared.ticket_full[slot], parity)) return ~0u;
+      const u32 ticket = shared.ticket[slot];
+      __syncwarp();
+      if (LaneId() == 0) BarrierArrive(&shared.ticket_empty[slot]);
+      return ticket;
+    }
+  }
+
+  // Until compute has dropped everything and every copy has landed: a block must not end before.
+  EVT_FN void Drain() {
+    while (!this->aborted_ && tail != head) {
+      if (AwaitBarrier(&this->shared.empty[kLane][tail % kSlots], tail / kSlots % 2)) ReturnOldest();
+    }
+    for (; tail != head; ++tail) {  // aborted: only copies in flight matter, and they always land
+      while (!Port::BarrierTry(&this->shared.full[kLane][tail % kSlots], tail / kSlots % 2)) {
+      }
+    }
+  }
+
+ private:
+  // Polls until all lanes' elements have fired.
+  EVT_FN bool AwaitElements(const ElementWait& wait) {
+    bool fired = wait.counter == nullptr;
+    ProgressWatch<DirectSync> watch;
+    for (u32 poll = 1;; ++poll) {
+      u32 seen = 0;
+      if (!fired) {
+        // Acquires what the notifying tasks wrote; counterpart: AddRelease in NotifyElement.
+        seen = DirectSync::LoadAcquire(wait.counter);
+        fired = seen >= wait.target;
+      }
+      if (__all_sync(0xffffffffu, fired)) return true;
+      if (poll % kPollsPerCheck == 0) {
+        const bool ended =
+            !fired && this->CheckAbort(watch, kAbortStuckEvent, kRole, wait.element, seen, wait.target);
+        if (Ended(ended)) return false;
+        Reclaim();
+      }
+    }
+  }
+  EVT_FN bool AwaitBarrier(const u64* barrier, u32 parity) {
+    ProgressWatch<DirectSync> watch;
+    for (u32 poll = 1;; ++poll) {
+      if (__all_sync(0xffffffffu, Port::BarrierTry(barrier, parity))) return true;
+      if (poll % kPollsPerCheck == 0 &&
+          Ended(LaneId() == 0 && this->CheckAbort(watch, kAbortStuckPage, kRole, 0, 0, 0))) {
+        return false;
+      }
+    }
+  }
+  EVT_FN bool Ended(bool mine) {
+    if (!__any_sync(0xffffffffu, mine)) return false;
+    this->aborted_ = true;
+    return true;
+  }
+
+  // A free slot, and a page for it if asked for; kNoPage otherwise.
+  EVT_FN i32 Acquire(bool with_page, u32 piece_bytes) {
+    Reclaim();
+    i32 page = kNoPage;
+    ProgressWatch<DirectSync> watch;
+    for (u32 poll = 1;; ++poll) {
+      if (head - tail < kSlots) {
+        if (!with_page) break;
+        if (LaneId() == 0) page = this->shared.pool.TryGrant(kLane);
+        page = __shfl_sync(0xffffffffu, page, 0);
+        if (page != kNoPage) break;
+      }
+      Reclaim();
+      if (poll % kPollsPerCheck == 0 &&
+          Ended(LaneId() == 0 && this->CheckAbort(watch, kAbortStuckPage, kRole, 0, 0, 0))) {
+        return kNoPage;
+      }
+    }
+    if (LaneId() == 0) this->shared.slot[kLane][head % kSlots] = SlotPage{page, piece_bytes};
+    __syncwarp();
+    return page;
+  }
+  EVT_FN void FillEmpty() {
+    if (this->aborted_) return;
+    Port::ArriveWithoutData(&this->shared.full[kLane][head % kSlots]);
+    ++head;
+  }
+  EVT_FN void Reclaim() {
+    while (tail != head &&
+           __all_sync(0xffffffffu, BarrierTest(&this->shared.empty[kLane][tail % kSlots],
+                                               tail / kSlots % 2))) {
+      ReturnOldest();
+    }
+  }
+  EVT_FN void ReturnOldest() {
+    const i32 page = this->shared.slot[kLane][tail % kSlots].page;
+    if (page != kNoPage && LaneId() == 0) this->shared.pool.Return(kLane, page);
+    __syncwarp();
+    ++tail;
+  }
+};
+
+struct GpuPage {
+  u8* data;
+  u32 piece_bytes;
+  EVT_FN const u8* Piece(i32 i) const { return data + i * piece_bytes; }
+};
+
+template <class Port, class T, int kTokens>
+class GpuLinearTile;
+
+// The compute role: eight warps that run the same code on the same task. When the step is aborted its
+// threads still meet at every barrier of the task in hand (waits return at once) and leave together at the
+// next AwaitReady, Publish or TakeTicket, each of which votes.
+template <class Port>
+struct GpuCompute : GpuWorkerBase<Port> {
+  using Base = GpuWorkerBase<Port>;
+  template <class T, int kTokens>
+  using LinearTile = GpuLinearTile<Port, T, kTokens>;
+  u8* scratch;
+  u32 taken[kLanes] = {0, 0};
+  u32 dropped[kLanes] = {0, 0};
+
+  __device__ GpuCompute(SharedState& state, u8* page_memory, u8* scratch_memory,
+                        const ProgramRecord& record)
+      : Base(state, page_memory, record), scratch(scratch_memory) {}
+
+  EVT_FN GpuPage Take(u32 lane) {
+    const u32 slot = taken[lane] % kSlots;
+    AwaitBarrier(&this->shared.full[lane][slot], taken[lane] / kSlots % 2);
+    ++taken[lane];
+    const SlotPage page = this->shared.slot[lane][slot];
+    // After an abort the slot may hold no page: any page will do then, nothing of it is published.
+    return GpuPage{this->pages + Max(page.page, 0) * kPageBytes, page.piece_bytes};
+  }
+  EVT_FN void Drop(u32 lane) {
+    __syncwarp();
+    if (LaneId() == 0) BarrierArrive(&this->shared.empty[lane][dropped[lane] % kSlots]);
+    ++dropped[lane];
+  }
+  EVT_FN u8* Writable(u32, GpuPage& page, i32 piece, u32) {
+    return page.data + piece * page.piece_bytes;
+  }
+  template <class F>
+  EVT_FN void Parallel(i32 n, const F& f) {
+    for (i32 i = static_cast<i32>(threadIdx.x); i < n; i += kComputeThreads) f(i);
+  }
+  template <class Load, class Store>
+  EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
+    for (i32 row = static_cast<i32>(threadIdx.x / 32); row < rows; row += kComputeWarps) {
+      float sum = 0.0f;
+      for (i32 i = static_cast<i32>(LaneId()); i < n; i += 32) sum = Add(sum, load(row, i));
+      for (u32 offset = 16; offset > 0; offset /= 2) {
+        sum = Add(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
+      }
+      if (LaneId() == 0) store(row, sum);
+    }
+  }
+  EVT_FN void Sync() { asm volatile("barrier.sync 1, %0;" ::"n"(kComputeThreads) : "memory"); }
+  EVT_FN bool Leader() const { return threadIdx.x == 0; }
+  EVT_FN u8* Scratch() { return scratch; }
+  EVT_FN u32 Arrive(u32* counter) {
+    Sync();
+    if (Leader()) this->shared.arrivals = DirectSync::FetchAddAcqRel(counter, 1);
+    Sync();
+    return this->shared.arrivals;
+  }
+  // mma.sync m16n8k16 A fragments: lane (row % 8, k % 8 / 2), register (row / 8, k / 8), half k % 2.
+  static EVT_FN i32 FragmentElement(i32 row, i32 k) {
+    return (row % 8 * 4 + k % 8 / 2) * 8 + (row / 8 + k / 8 * 2) * 2 + k % 2;
+  }
+
+  template <class P>
+  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
+    bool ended = false;
+    for (i32 k = static_cast<i32>(threadIdx.x); k < box.size(); k += kComputeThreads) {
+      ended = ended || !AwaitElement(this->WaitFor(p, box, k));
+    }
+    return !Vote(ended);
+  }
+  template <class P>
+  EVT_FN void Notify(const P& p, const ElementBox& box) {
+    for (i32 k = static_cast<i32>(threadIdx.x); k < box.size(); k += kComputeThreads) {
+      this->NotifyElement(p, box, k);
+    }
+  }
+  EVT_FN bool AwaitReady() {
+    Take(kLaneInput);
+    Drop(kLaneInput);
+    return !Vote(this->aborted_);
+  }
+  // All threads' writes happen before the notifying thread's release (barrier), also for copies that
+  // another worker's copy engine makes of them (fence).
+  EVT_FN void Publish() {
+    Port::FenceAfterStores();
+    Vote(this->aborted_);
+  }
+  EVT_FN void Finished() {
+    if (Leader()) this->CountFinished();
+  }
+  EVT_FN u32 TakeTicket(i32) {
+    const u32 slot = this->tickets % kTicketSlots;
+    AwaitBarrier(&this->shared.ticket_full[slot], this->tickets / kTicketSlots % 2);
+    ++this->tickets;
+    const u32 ticket = this->shared.ticket[slot];
+    __syncwarp();
+    if (LaneId() == 0) BarrierArrive(&this->shared.ticket_empty[slot]);
+    return Vote(this->aborted_) ? ~0u : ticket;
+  }
+
+ private:
+  EVT_FN void AwaitBarrier(const u64* barrier, u32 parity) {
+    if (this->aborted_ || Port::BarrierTry(barrier, parity)) return;
+    ProgressWatch<DirectSync> watch;
+    for (u32 poll = 1; !Port::BarrierTry(barrier, parity); ++poll) {
+      if (poll % kPollsPerCheck == 0 &&
+          this->CheckAbort(watch, kAbortStuckPage, kRoleCompute, 0, 0, 0)) {
+        this->aborted_ = true;
+        return;
+      }
+    }
+  }
+  EVT_FN bool AwaitElement(const ElementWait& wait) {
+    ProgressWatch<DirectSync> watch;
+    for (u32 poll = 1;; ++poll) {
+      const u32 seen = DirectSync::LoadAcquire(wait.counter);
+      if (seen >= wait.target) return true;
+      if (poll % kPollsPerCheck == 0 &&
+          this->CheckAbort(watch, kAbortStuckEvent, kRoleCompute, wait.element, seen, wait.target)) {
+        return false;
+      }
+    }
+  }
+  // A barrier that tells everyone whether anyone has to leave.
+  EVT_FN bool Vote(bool ended) {
+    u32 any;
+    asm volatile(
+        "{ .reg .pred p, q; setp.ne.u32 p, %1, 0;\n"
+        "barrier.red.or.pred q, 1, %2, p; selp.u32 %0, 1, 0, q; }"
+        : "=r"(any)
+        : "r"(static_cast<u32>(ended)), "n"(kComputeThreads)
+        : "memory");
+    this->aborted_ = any != 0;
+    return this->aborted_;
+  }
+};
+
+// Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter bank's
+// slice, then becomes its role.
+template <class Port, class P>
+EVT_FN void RunWorkerOn(const ProgramRecord& program, const StepHeader* header, u8* memory) {
+  u32 dynamic_bytes;
+  asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(dynamic_bytes));
+  const u32 page_count = (dynamic_bytes - kScratchBytes - kSharedStateBytes) / kPageBytes;
+  u8* scratch = memory + page_count * kPageBytes;
+  SharedState& shared = *reinterpret_cast<SharedState*>(scratch + kScratchBytes);
+  const P p{program};
+  if (threadIdx.x == 0) {
+    for (u32 lane = 0; lane < kLanes; ++lane) {
+      for (u32 slot = 0; slot < kSlots; ++slot) {
+        BarrierInit(&shared.full[lane][slot], Port::kFullArrivals);
+        BarrierInit(&shared.empty[lane][slot], kComputeWarps);
+      }
+    }
+    for (u32 slot = 0; slot < kTicketSlots; ++slot) {
+      BarrierInit(&shared.ticket_full[slot], 1);
+      BarrierInit(&shared.ticket_empty[slot], 1 + kComputeWarps);  // input warp, compute warps
+    }
+    Port::FenceAfterBarrierInit();
+    // Each lane may always have its floor; the input lane gets a quarter of the pool if that is more.
+    shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u), Max(Max(P::kInputFloor, 1u), page_count / 4));
+    shared.sum_of_rows = 0;
+    shared.step.header = header;
+  }
+  __syncthreads();
+  const u32 rows = header->rows;
+  i32 sum = 0;
+  for (u32 r = threadIdx.x; r < rows; r += kThreads) {
+    sum += QueryLength(shared.step.Rows()[r], shared.step.Slots());
+  }
+  if (sum != 0) atomicAdd(&shared.sum_of_rows, sum);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (u32 i = 0; i < header->symbol_count; ++i) {
+      const i32 value = header->symbols[i];
+      shared.step.symbols[i] = value == kSumOfRows ? shared.sum_of_rows : value;
+    }
+    p.EvaluateDims(shared.step);
+  }
+  // The other bank is next step's; the kernel boundary orders these stores before it.
+  const u64 elements = program.bank_bytes / kEventStrideBytes;
+  for (u64 i = u64{blockIdx.x} * kThreads + threadIdx.x; i < elements; i += u64{gridDim.x} * kThreads) {
+    *CounterAt(program, 1 - header->bank, static_cast<i32>(i)) = 0;
+  }
+  __syncthreads();
+  const u32 warp = threadIdx.x / 32;
+  if (warp < kComputeWarps) {
+    Port::TakeRegisters();
+    GpuCompute<Port> compute(shared, memory, scratch, program);
+    RunCompute(p, compute);
+  } else {
+    Port::GiveRegisters();
+    if (warp == kStreamWarp) {
+      GpuProducer<Port, kLaneStream> stream(shared, memory, program);
+      RunStream(p, stream);
+      stream.Drain();
+    } else if (warp == kInputWarp) {
+      GpuProducer<Port, kLaneInput> input(shared, memory, program);
+      RunInput(p, input);
+      input.Drain();
+    }
+  }
+}
+
+}  // namespace eventide

@@ -1,0 +1,45 @@
+// Ampere and Ada (sm_80 to sm_89): copies are cp.async by all lanes of a producer warp, which complete on
+// mbarriers as arrivals; registers do not move. See nvidia.cuh.
+#pragma once
+
+#include "device/arch/nvidia.cuh"
+#include "device/arch/nvidia_linear.cuh"
+
+namespace eventide {
+
+struct Sm80 {
+  static constexpr u32 kFullArrivals = 32;  // every lane of the producer
+
+  static EVT_FN bool BarrierTry(const u64* barrier, u32 parity) { return BarrierTest(barrier, parity); }
+  static EVT_FN void FenceAfterBarrierInit() {}
+  static EVT_FN void FenceBeforeCopyFromGlobal() {}  // cp.async is no proxy of its own
+  static EVT_FN void FenceAfterStores() {}
+
+  static EVT_FN void ArriveWithoutData(u64* barrier) { BarrierArrive(barrier); }
+  template <class Source>
+  static EVT_FN void CopyPieces(u8* page, i32 pieces, u32 bytes, u32 last_bytes, const Source& source,
+                                u64* full) {
+    for (i32 i = 0; i < pieces; ++i) {
+      const u8* from = reinterpret_cast<const u8*>(source(i));
+      const u32 to = SharedAddress(page) + static_cast<u32>(i) * bytes;
+      const u32 size = i == pieces - 1 ? last_bytes : bytes;
+      for (u32 at = LaneId() * 16; at < size; at += 512) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at)
+                     : "memory");
+      }
+    }
+    // This lane's arrival happens when all its copies so far have landed.
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(full))
+                 : "memory");
+  }
+  static EVT_FN void TakeRegisters() {}
+  static EVT_FN void GiveRegisters() {}
+};
+
+template <class P>
+EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader* header) {
+  extern __shared__ __align__(128) u8 worker_memory[];
+  RunWorkerOn<Sm80, P>(program, header, worker_memory);
+}
+
+}  // namespace eventide
