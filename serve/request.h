@@ -23,9 +23,10 @@ struct SamplingParams {
   float top_p = 1.0f;        // 1: off
   // Key of the counter-based random numbers. Absent: the engine's seed and a hash of the request's
   // id, so that a request's output depends on neither arrival order nor neighbours.
-  std::optional<uint64_t> seed;
-  std::vector<TokenId> stop_token_ids;    // beside the model's own end-of-sequence tokens
-  std::vector<std::string> stop_strings;  // found by the host: up to two surplus steps are computed
+  std::optional<uint64_t> seed = std::nullopt;
+  std::vector<TokenId> stop_token_ids = {};  // beside the model's own end-of-sequence tokens
+  std::vector<std::string> stop_strings =
+      {};                   // found by the host: up to two surplus steps are computed
   bool ignore_eos = false;  // the model's end-of-sequence tokens do not end the request
 };
 

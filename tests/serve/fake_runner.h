@@ -24,7 +24,7 @@
 namespace eventide {
 
 struct FakeRunnerOptions {
-  RunnerInfo info;
+  RunnerInfo info = {};
   uint64_t seed = 1;
   double late = 0.5;        // probability that Poll finds nothing although a step could have ended
   double step_failure = 0;  // of a step, after it has run in part

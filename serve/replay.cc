@@ -1,0 +1,180 @@
+#include "serve/replay.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+
+namespace eventide {
+namespace {
+
+class Replayer {
+ public:
+  Replayer(Engine* engine, Clock* clock, const Trace& trace, const PromptSynthesizer& prompts,
+           const ReplayOptions& options)
+      : engine_(engine),
+        clock_(clock),
+        trace_(trace),
+        prompts_(prompts),
+        options_(options),
+        start_ns_(clock->NowNs()) {
+    result_.requests = trace.requests.size();
+  }
+
+  absl::Status Run() {
+    const uint64_t total = trace_.requests.size();
+    while (next_ < total || engine_->HasWork()) {
+      while (next_ < total && Due(next_)) Add(next_++);
+      if (engine_->HasWork()) {
+        RETURN_IF_ERROR(engine_->Step());
+      } else if (next_ < total && options_.closed_loop == 0) {
+        clock_->SleepUntilNs(ArrivalNs(next_));
+      }
+      Report();
+    }
+    return absl::OkStatus();
+  }
+
+  ReplayResult Result() {
+    const EngineStats stats = engine_->stats();
+    result_.prompt_tokens = stats.prompt_tokens;
+    result_.output_tokens = stats.output_tokens;
+    result_.seconds = Seconds();
+    if (result_.seconds > 0) {
+      result_.output_tokens_per_second = static_cast<double>(stats.output_tokens) / result_.seconds;
+    }
+    result_.ttft_ms = Summary(engine_->ttft_seconds());
+    result_.tpot_ms = Summary(engine_->tpot_seconds());
+    result_.steps = stats.steps;
+    result_.distinct_shapes = stats.distinct_shapes;
+    result_.max_batch = stats.max_batch;
+    result_.preemptions = stats.preemptions;
+    result_.prefix_hit_tokens = stats.prefix_hit_tokens;
+    return result_;
+  }
+
+ private:
+  static Percentiles Summary(const std::vector<double>& seconds) {
+    return {1e3 * Percentile(seconds, 50), 1e3 * Percentile(seconds, 90),
+            1e3 * Percentile(seconds, 99)};
+  }
+
+  double Seconds() const { return 1e-9 * static_cast<double>(clock_->NowNs() - start_ns_); }
+
+  int64_t ArrivalNs(uint64_t index) const {
+    const double after =
+        static_cast<double>(trace_.requests[index].arrival_ns) * options_.time_scale;
+    return start_ns_ + std::llround(after);
+  }
+
+  bool Due(uint64_t index) const {
+    if (options_.closed_loop > 0) return index - ended_ < options_.closed_loop;
+    return ArrivalNs(index) <= clock_->NowNs();
+  }
+
+  void Add(uint64_t index) {
+    Request request;
+    request.id = absl::StrCat("trace-", index);
+    request.prompt = prompts_.Prompt(trace_, index);
+    request.sampling = options_.sampling;
+    request.sampling.max_tokens = static_cast<uint32_t>(trace_.requests[index].output_tokens);
+    if (options_.closed_loop == 0) request.arrival_ns = ArrivalNs(index);
+    absl::Status status = engine_->AddRequest(
+        std::move(request), [this](const RequestOutput& output) { TakeOutput(output); });
+    if (status.ok()) return;
+    ++ended_;
+    Fail(status);
+  }
+
+  void TakeOutput(const RequestOutput& output) {
+    if (options_.on_output) options_.on_output(output);
+    if (output.finish_reason == FinishReason::kNone) return;
+    ++ended_;
+    if (output.finish_reason == FinishReason::kStop ||
+        output.finish_reason == FinishReason::kLength) {
+      ++result_.completed;
+    } else {
+      Fail(output.status);
+    }
+  }
+
+  void Fail(const absl::Status& status) {
+    if (++result_.failed == 1) result_.first_error = std::string(status.message());
+  }
+
+  void Report() const {
+    if (!options_.progress) return;
+    const EngineStats stats = engine_->stats();
+    options_.progress({.total = trace_.requests.size(),
+                       .ended = ended_,
+                       .output_tokens = stats.output_tokens,
+                       .running = stats.running,
+                       .queued = stats.queued,
+                       .seconds = Seconds()});
+  }
+
+  Engine* engine_;
+  Clock* clock_;
+  const Trace& trace_;
+  const PromptSynthesizer& prompts_;
+  const ReplayOptions& options_;
+  int64_t start_ns_;
+  uint64_t next_ = 0;  // of the trace
+  uint64_t ended_ = 0;
+  ReplayResult result_;
+};
+
+nlohmann::ordered_json ToJson(const Percentiles& p) {
+  return {{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
+}
+
+}  // namespace
+
+absl::StatusOr<ReplayResult> Replay(Engine* engine, Clock* clock, const Trace& trace,
+                                    const PromptSynthesizer& prompts,
+                                    const ReplayOptions& options) {
+  // The longest trace times the scale must stay far below 2^63 ns.
+  if (!(options.time_scale >= 0 && options.time_scale <= 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("time_scale is ", options.time_scale, "; it must be in 0 … 1000000"));
+  }
+  const double last_ns =
+      trace.requests.empty() ? 0 : static_cast<double>(trace.requests.back().arrival_ns);
+  if (last_ns * options.time_scale > 4e18) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("time_scale ", options.time_scale, " stretches the trace beyond a century"));
+  }
+  const uint64_t compilations = engine->runner().compilations();
+  Replayer replayer(engine, clock, trace, prompts, options);
+  absl::Status status = replayer.Run();
+  if (!status.ok()) {
+    engine->CancelAll();  // no callback may outlive this call
+    engine->Drain();
+    return status;
+  }
+  ReplayResult result = replayer.Result();
+  result.compilations = engine->runner().compilations();
+  result.compilations_after_ready = result.compilations - compilations;
+  return result;
+}
+
+nlohmann::ordered_json ToJson(const ReplayResult& r) {
+  return {{"requests", r.requests},
+          {"completed", r.completed},
+          {"failed", r.failed},
+          {"prompt_tokens", r.prompt_tokens},
+          {"output_tokens", r.output_tokens},
+          {"seconds", r.seconds},
+          {"output_tokens_per_second", r.output_tokens_per_second},
+          {"ttft_ms", ToJson(r.ttft_ms)},
+          {"tpot_ms", ToJson(r.tpot_ms)},
+          {"steps", r.steps},
+          {"distinct_shapes", r.distinct_shapes},
+          {"compilations", r.compilations},
+          {"compilations_after_ready", r.compilations_after_ready},
+          {"max_batch", r.max_batch},
+          {"preemptions", r.preemptions},
+          {"prefix_hit_tokens", r.prefix_hit_tokens}};
+}
+
+}  // namespace eventide

@@ -1,0 +1,68 @@
+// Runs a trace through an engine and reports what happened, in the words of `eventide replay
+// --json`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "serve/engine.h"
+#include "serve/trace.h"
+
+namespace eventide {
+
+struct ReplayProgress {
+  uint64_t total = 0;  // requests of the trace
+  uint64_t ended = 0;  // with any outcome, or refused
+  uint64_t output_tokens = 0;
+  uint64_t running = 0;
+  uint64_t queued = 0;
+  double seconds = 0;
+};
+
+struct ReplayOptions {
+  // Open loop: request i arrives at its time in the trace times this (0.5: twice as fast; 0: all at
+  // once).
+  double time_scale = 1;
+  // Above 0: trace times are ignored, and so many requests are kept going.
+  uint64_t closed_loop = 0;
+  // Of every request; max_tokens comes from the trace.
+  SamplingParams sampling = {.ignore_eos = true};
+  std::function<void(const ReplayProgress&)> progress;  // after each step
+  std::function<void(const RequestOutput&)> on_output;  // of any request; ids are "trace-<index>"
+};
+
+struct Percentiles {
+  double p50 = 0, p90 = 0, p99 = 0;
+};
+
+struct ReplayResult {
+  uint64_t requests = 0;
+  uint64_t completed = 0;  // with "stop" or "length"
+  uint64_t failed = 0;     // any other outcome, or refused
+  uint64_t prompt_tokens = 0;
+  uint64_t output_tokens = 0;
+  double seconds = 0;
+  double output_tokens_per_second = 0;
+  Percentiles ttft_ms;  // first token since arrival; of completed requests
+  Percentiles tpot_ms;  // per token after the first
+  uint64_t steps = 0;
+  uint64_t distinct_shapes = 0;
+  uint64_t compilations = 0;              // in this process
+  uint64_t compilations_after_ready = 0;  // during the replay
+  uint64_t max_batch = 0;
+  uint64_t preemptions = 0;
+  uint64_t prefix_hit_tokens = 0;
+  std::string first_error;  // of the first failed request; not in the JSON
+};
+
+// The trace fits the engine already (FitTrace). The engine is fresh: its counts are taken as this
+// run's.
+absl::StatusOr<ReplayResult> Replay(Engine* engine, Clock* clock, const Trace& trace,
+                                    const PromptSynthesizer& prompts, const ReplayOptions& options);
+
+nlohmann::ordered_json ToJson(const ReplayResult& result);
+
+}  // namespace eventide
