@@ -34,6 +34,15 @@ Expr Graph::AddSymbol(std::string name, int64_t min, int64_t max) {
   return Expr::Symbol(static_cast<int>(symbols_.size()) - 1);
 }
 
+void Graph::Assume(const Expr& at_least_zero) {
+  if (at_least_zero.HasCoord() || at_least_zero.HasLayer() || at_least_zero.HasLoad()) {
+    mistakes_.push_back(absl::InvalidArgumentError(
+        "Assume: a relation between symbols may use symbols and constants only"));
+    return;
+  }
+  assumptions_.push_back(at_least_zero);
+}
+
 TensorId Graph::AddTensor(std::string name, DType dtype, std::vector<Expr> shape, TensorRole role) {
   TensorDecl tensor;
   tensor.name = std::move(name);

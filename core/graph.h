@@ -1,5 +1,6 @@
-// The language in which a model step is written: symbols, tensors, event tensors, sections of layers, and
-// task grids whose edges wait on and notify event elements. Nothing here knows a GPU or a thread.
+// The language in which a model step is written: symbols, tensors, event tensors, sections of
+// layers, and task grids whose edges wait on and notify event elements. Nothing here knows a GPU or
+// a thread.
 //
 //   Graph g("pair");
 //   Expr rows = g.AddSymbol("rows", 0, 64);
@@ -25,9 +26,15 @@
 
 namespace eventide {
 
-struct TensorId { int index = -1; };
-struct EventId { int index = -1; };
-struct GridId { int index = -1; };
+struct TensorId {
+  int index = -1;
+};
+struct EventId {
+  int index = -1;
+};
+struct GridId {
+  int index = -1;
+};
 
 // Where a tensor lives and who writes it.
 enum class TensorRole {
@@ -48,11 +55,13 @@ struct TensorDecl {
   DType dtype;
   std::vector<Expr> shape;  // row-major; a per-layer tensor has the layer count as its first dim
   TensorRole role;
-  // For device-resident values (extents, counts, indices): the declared range of every element, and the
-  // event whose firing publishes it. Whoever evaluates a Load of this tensor waits for that first.
+  // For device-resident values (extents, counts, indices): the declared range of every element, and
+  // the event whose firing publishes it. Whoever evaluates a Load of this tensor waits for that
+  // first.
   int64_t min_value = 0, max_value = 0;
-  int published_by = -1;             // EventId, or -1: not usable in a Load
-  std::vector<Expr> published_index; // element of it; may use the layer and the Load's own coordinates
+  int published_by = -1;  // EventId, or -1: not usable in a Load
+  std::vector<Expr>
+      published_index;  // element of it; may use the layer and the Load's own coordinates
 };
 
 struct EventDecl {
@@ -61,7 +70,8 @@ struct EventDecl {
   int count_tensor = -1;    // the tensor that holds the targets of gather and range edges, or -1
 };
 
-// Element indices an edge names in one dim of an event tensor: [low, high). A single index has high = low
+// Element indices an edge names in one dim of an event tensor: [low, high). A single index has high
+// = low
 // + 1. Affine, gather (with a Load) and range (two Loads) edges are all written this way.
 struct IndexRange {
   Expr low, high;
@@ -76,29 +86,42 @@ struct Edge {
   std::vector<IndexRange> index;  // one per dim of the event tensor
 };
 
-// A tensor as an op sees it: for per-layer tensors `layer` picks the instance, an affine expression of the
-// layer such as Layer(), Layer() + 1 or Layer() * 2 + 1; unset: Layer() if the grid is in a layered section
-// and the tensor's first dim is that section's layer count, otherwise the whole tensor.
+// A tensor as an op sees it: for per-layer tensors `layer` picks the instance, an affine expression
+// of the layer such as Layer(), Layer() + 1 or Layer() * 2 + 1; unset: Layer() if the grid is in a
+// layered section and the tensor's first dim is that section's layer count, otherwise the whole
+// tensor.
+//
+// What a task touches in it may be narrowed, for Verify only, to a region: ranges of indices along
+// the leading dims (after the layer dim), over symbols, coordinates, the layer and Loads. Without a
+// region a task is taken to touch the whole instance, and its grid's other tasks different parts of
+// it.
 struct Operand {
   int tensor;
   bool indexed = false;
   Expr layer;
+  std::vector<IndexRange> region;
   Operand(TensorId id) : tensor(id.index) {}  // NOLINT
   Operand(TensorId id, Expr layer_index) : tensor(id.index), indexed(true), layer(layer_index) {}
+  Operand& Region(std::vector<IndexRange> ranges) & {
+    region = std::move(ranges);
+    return *this;
+  }
+  Operand Region(std::vector<IndexRange> ranges) && {
+    region = std::move(ranges);
+    return std::move(*this);
+  }
 };
 
-// A set of elements a grid touches in an operand is not declared: reads and writes are ordered by events
-// between grids, element-wise where the edges are, see core/verify.h.
 struct GridDecl {
   std::string name;
   const OpInfo* op = nullptr;
-  int variant = 0;            // which instantiation of the op (dtype, tile class): device/variant.h
+  int variant = 0;  // which instantiation of the op (dtype, tile class): device/variant.h
   std::vector<Operand> operands;
   std::vector<unsigned char> params;
   std::vector<Expr> extents;  // 1..kMaxCoords
   std::vector<Edge> waits, notifies;
   int section = 0;
-  bool is_gate = false;       // a gate task (core/gates.h), made by Finish, never by hand
+  bool is_gate = false;  // a gate task (core/gates.h), made by Finish, never by hand
   int gate_of = -1;
 };
 
@@ -107,8 +130,12 @@ struct SectionDecl {
   Expr layers;  // constant; 1 for a section without layers
 };
 
-inline Expr At(int coordinate) { return Expr::Coord(coordinate); }
-inline Expr Layer() { return Expr::Layer(); }
+inline Expr At(int coordinate) {
+  return Expr::Coord(coordinate);
+}
+inline Expr Layer() {
+  return Expr::Layer();
+}
 
 class Graph;
 
@@ -125,19 +152,23 @@ class GridHandle {
   int index_;
 };
 
-// Mistakes in calls (wrong arity, unknown ids) are remembered and returned by Verify with the name of the
-// grid, so that builders read as a list of calls.
+// Mistakes in calls (wrong arity, unknown ids) are remembered and returned by Verify with the name
+// of the grid, so that builders read as a list of calls.
 class Graph {
  public:
   explicit Graph(std::string name);
 
   Expr AddSymbol(std::string name, int64_t min, int64_t max);
+  // A relation between symbols that holds in every step: `at_least_zero` >= 0, such as tokens -
+  // rows.
+  void Assume(const Expr& at_least_zero);
   TensorId AddTensor(std::string name, DType dtype, std::vector<Expr> shape, TensorRole role);
   // A tensor of i32 whose values the device decides, published by an element of `event`.
-  TensorId AddPublished(std::string name, std::vector<Expr> shape, int64_t min_value, int64_t max_value,
-                        EventId event, std::vector<Expr> event_index);
+  TensorId AddPublished(std::string name, std::vector<Expr> shape, int64_t min_value,
+                        int64_t max_value, EventId event, std::vector<Expr> event_index);
   EventId AddEvents(std::string name, std::vector<Expr> shape);
-  // Targets that no closed form gives (gather and range edges): read from `counts`, one per element.
+  // Targets that no closed form gives (gather and range edges): read from `counts`, one per
+  // element.
   void SetCounts(EventId event, TensorId counts);
   // Device-resident value: counts.Load(...) in extents and edges.
   Expr Load(TensorId tensor, std::vector<Expr> index);
@@ -147,8 +178,8 @@ class Graph {
   DimRef Dim(const Expr& expr);
 
   template <class Op>
-  GridHandle Call(std::string name, std::vector<Operand> operands, const typename Op::Params& params,
-                  std::vector<Expr> extents, int variant = 0) {
+  GridHandle Call(std::string name, std::vector<Operand> operands,
+                  const typename Op::Params& params, std::vector<Expr> extents, int variant = 0) {
     static_assert(std::is_trivially_copyable_v<typename Op::Params>);
     static_assert(sizeof(typename Op::Params) <= kMaxParamBytes);
     std::vector<unsigned char> bytes(sizeof(params));
@@ -164,6 +195,7 @@ class Graph {
   const std::vector<SectionDecl>& sections() const { return sections_; }
   const std::vector<GridDecl>& grids() const { return grids_; }
   const std::vector<Expr>& dims() const { return dims_; }
+  const std::vector<Expr>& assumptions() const { return assumptions_; }
   const std::vector<absl::Status>& mistakes() const { return mistakes_; }
 
  private:
@@ -178,6 +210,7 @@ class Graph {
   std::vector<SectionDecl> sections_;
   std::vector<GridDecl> grids_;
   std::vector<Expr> dims_;
+  std::vector<Expr> assumptions_;
   std::vector<absl::Status> mistakes_;
 };
 

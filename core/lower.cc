@@ -1,8 +1,10 @@
 // From a graph to its program: targets, linear order, kinds, numbers.
 #include "absl/strings/str_format.h"
+#include "core/gates.h"
 #include "core/program.h"
 #include "core/publications.h"
 #include "core/targets.h"
+#include "core/verify.h"
 
 namespace eventide {
 namespace {
@@ -33,6 +35,17 @@ absl::Status LowerEvents(const Graph& graph, Program& program) {
   return absl::OkStatus();
 }
 
+// Spells out the rule of core/graph.h: in a layered section a tensor whose first dim is the layer
+// count is seen one layer at a time.
+Operand WithLayer(const Graph& graph, int64_t layers, Operand operand) {
+  const TensorDecl& tensor = graph.tensors()[operand.tensor];
+  if (operand.indexed || layers == 1 || tensor.shape.empty()) return operand;
+  if (tensor.shape[0].AsConstant() != layers) return operand;
+  operand.indexed = true;
+  operand.layer = Expr::Layer();
+  return operand;
+}
+
 void LowerGrids(const Graph& graph, Program& program) {
   for (size_t section = 0; section < graph.sections().size(); ++section) {
     ProgramSection lowered;
@@ -50,7 +63,8 @@ void LowerGrids(const Graph& graph, Program& program) {
       for (const Expr& extent : decl.extents) grid.device_extent |= extent.HasLoad();
       grid.waits = decl.waits;
       grid.notifies = decl.notifies;
-      grid.operands = decl.operands;
+      for (const Operand& operand : decl.operands)
+        grid.operands.push_back(WithLayer(graph, lowered.layers, operand));
       grid.params = decl.params;
       program.grids.push_back(std::move(grid));
     }
@@ -77,20 +91,42 @@ void Number(Program& program) {
   }
 }
 
-}  // namespace
-
-absl::StatusOr<Program> Lower(const Graph& graph) {
-  if (!graph.mistakes().empty()) return graph.mistakes().front();
+absl::StatusOr<Program> Build(const Graph& graph) {
   Program program;
   program.name = graph.name();
   program.symbols = graph.symbols();
+  program.assumptions = graph.assumptions();
   program.dims = graph.dims();
   program.tensors = graph.tensors();
   RETURN_IF_ERROR(LowerEvents(graph, program));
   LowerGrids(graph, program);
   RETURN_IF_ERROR(AddPublications(graph, program));
+  RETURN_IF_ERROR(AddGates(graph, program));
+  // Once more: gates, and targets changed by them, have publications too.
+  RETURN_IF_ERROR(AddPublications(graph, program));
   Number(program);
   return program;
+}
+
+}  // namespace
+
+absl::StatusOr<Program> Lower(const Graph& graph, const VerifyOptions& options) {
+  RETURN_IF_ERROR(VerifyDeclarations(graph));
+  RETURN_IF_ERROR(VerifyExpressions(graph));
+  RETURN_IF_ERROR(VerifyEdges(graph));
+  RETURN_IF_ERROR(VerifyFloors(graph, options.pool_pages));
+  ASSIGN_OR_RETURN(Program program, Build(graph));
+  RETURN_IF_ERROR(VerifyPaths(program));
+  RETURN_IF_ERROR(VerifyTasks(graph, program, options));
+  return program;
+}
+
+absl::StatusOr<Program> Lower(const Graph& graph) {
+  return Lower(graph, VerifyOptions());
+}
+
+absl::Status Verify(const Graph& graph, const VerifyOptions& options) {
+  return Lower(graph, options).status();
 }
 
 }  // namespace eventide

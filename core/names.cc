@@ -27,6 +27,11 @@ std::string ExprText(const Graph& graph, const Expr& expr, char coordinate) {
   return ExprText({&graph.symbols(), &graph.tensors(), coordinate}, expr);
 }
 
+std::string TaskText(size_t coords, int64_t layer, const int64_t* at) {
+  return absl::StrCat("layer ", layer, ", task (",
+                      absl::StrJoin(std::vector<int64_t>(at, at + coords), ", "), ")");
+}
+
 std::string IndexText(const Names& names, const std::vector<IndexRange>& index) {
   return absl::StrCat("[",
                       absl::StrJoin(index, ", ",

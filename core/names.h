@@ -18,6 +18,9 @@ struct Names {
 std::string ExprText(const Names& names, const Expr& expr);
 std::string ExprText(const Graph& graph, const Expr& expr, char coordinate = 't');
 
+// "layer 3, task (0, 7)".
+std::string TaskText(size_t coords, int64_t layer, const int64_t* at);
+
 // "[layer, t0 / 4, 0:rows]".
 std::string IndexText(const Names& names, const std::vector<IndexRange>& index);
 

@@ -116,6 +116,8 @@ class Collector {
 absl::Status AddPublications(const Graph& graph, Program& program) {
   Collector collector(graph, program);
   for (ProgramGrid& grid : program.grids) {
+    grid.extent_publications.clear();
+    grid.edge_publications.clear();
     const auto named = [&](const absl::Status& status) {
       return status.ok() ? status
                          : absl::InvalidArgumentError(

@@ -28,6 +28,8 @@ inline constexpr int kMaxSymbols = 16;
 inline constexpr int kMaxDims = 64;      // derived dims a program evaluates once per step
 inline constexpr int kMaxParamBytes = 96;
 inline constexpr u32 kPageBytes = 16384;
+inline constexpr int kLanes = 2;             // of pages: weights and old KV; activations
+enum Lane : u32 { kLaneStream = 0, kLaneInput = 1 };
 inline constexpr i32 kMaxPieces = 64;        // separate blocks that one page may be filled from
 inline constexpr u32 kScratchBytes = 16384;  // memory shared by the threads of a compute role
 // Elements that workers poll are this far apart, so that two of them never share a cache sector.

@@ -14,8 +14,6 @@
 namespace eventide {
 
 inline constexpr int kMaxPages = 32;
-inline constexpr int kLanes = 2;
-enum Lane : u32 { kLaneStream = 0, kLaneInput = 1 };
 
 // Word layout: bits 0..31 free pages; 32..39 and 40..47 pages held by lane 0 and 1.
 struct PageWord {

@@ -187,12 +187,30 @@ class Generator {
     Line("  }");
   }
 
+  // An extent below zero is none; where bounds rule it out nothing is printed for it.
+  std::string ExtentCpp(const ProgramGrid& grid, const Expr& extent) const {
+    const BoundEnv env = {[&](const Expr& leaf) -> Interval {
+      switch (leaf.kind()) {
+        case ExprKind::kSymbol:
+          return {p_.symbols[leaf.index()].min, p_.symbols[leaf.index()].max};
+        case ExprKind::kLayer:
+          return {0, p_.sections[grid.section].layers - 1};
+        case ExprKind::kLoad:
+          return {p_.tensors[leaf.index()].min_value, p_.tensors[leaf.index()].max_value};
+        default:
+          return {INT32_MIN, INT32_MAX};
+      }
+    }};
+    const std::string text = Cpp(extent, kOfGrid);
+    return Bound(extent, env).low >= 0 ? text : absl::StrCat("Max(0, ", text, ")");
+  }
+
   void Extents() {
     OverGrids("i32 Extent(const StepView& step, i32 grid, i32 layer, i32 dim)",
               [&](const ProgramGrid& g, int) {
                 std::string text = "return ";
                 for (size_t d = 0; d < g.extents.size(); ++d) {
-                  absl::StrAppend(&text, "dim == ", d, " ? ", Cpp(g.extents[d], kOfGrid), " : ");
+                  absl::StrAppend(&text, "dim == ", d, " ? ", ExtentCpp(g, g.extents[d]), " : ");
                 }
                 return absl::StrCat(text, "1;");
               });

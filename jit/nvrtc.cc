@@ -170,11 +170,11 @@ std::vector<std::string> Nvrtc::Options(const GpuArch& arch) const {
 }
 
 absl::StatusOr<Compiled> Nvrtc::Compile(const std::string& source,
-                                        const std::vector<SourceFile>& headers, const GpuArch& arch,
+                                        const std::vector<HeaderText>& headers, const GpuArch& arch,
                                         const std::string& kernel) const {
   const auto start = std::chrono::steady_clock::now();
   std::vector<const char*> texts, names, options;
-  for (const SourceFile& header : headers) {
+  for (const HeaderText& header : headers) {
     texts.push_back(header.text.c_str());
     names.push_back(header.name.c_str());
   }

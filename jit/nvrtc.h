@@ -38,7 +38,7 @@ class Nvrtc {
   // Compiles the one kernel of `source`; its headers are found by name in `headers`. An error
   // carries the compiler's log. Safe to call from several threads.
   absl::StatusOr<Compiled> Compile(const std::string& source,
-                                   const std::vector<SourceFile>& headers, const GpuArch& arch,
+                                   const std::vector<HeaderText>& headers, const GpuArch& arch,
                                    const std::string& kernel) const;
 
   // Everything Compile passes to the compiler: part of a cache key.

@@ -26,9 +26,9 @@ std::vector<std::string> QuotedIncludes(const std::string& text) {
   return names;
 }
 
-std::optional<std::string> ReadHeader(const std::vector<SourceFile>& extra,
+std::optional<std::string> ReadHeader(const std::vector<HeaderText>& extra,
                                       const std::string& folder, const std::string& name) {
-  for (const SourceFile& file : extra) {
+  for (const HeaderText& file : extra) {
     if (file.name == name) return file.text;
   }
   if (folder.empty()) {
@@ -46,8 +46,8 @@ std::optional<std::string> ReadHeader(const std::vector<SourceFile>& extra,
 
 }  // namespace
 
-absl::StatusOr<std::vector<SourceFile>> CollectHeaders(const std::string& source,
-                                                       const std::vector<SourceFile>& extra) {
+absl::StatusOr<std::vector<HeaderText>> CollectHeaders(const std::string& source,
+                                                       const std::vector<HeaderText>& extra) {
   const char* live = std::getenv("EVENTIDE_SOURCE_DIR");
   const std::string from = live == nullptr ? "" : live;
   std::map<std::string, std::string> found;
@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<SourceFile>> CollectHeaders(const std::string& source
       open.emplace_back(name, *std::move(header));
     }
   }
-  std::vector<SourceFile> headers;
+  std::vector<HeaderText> headers;
   for (auto& [name, text] : found) headers.push_back({name, std::move(text)});
   return headers;
 }

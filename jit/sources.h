@@ -15,7 +15,7 @@ struct EmbeddedSource {
 };
 extern const EmbeddedSource kEmbeddedSources[];  // ends with a null name
 
-struct SourceFile {
+struct HeaderText {
   std::string name, text;
 };
 
@@ -23,7 +23,7 @@ struct SourceFile {
 // `extra` (ops that are not part of Eventide), then in the checkout that $EVENTIDE_SOURCE_DIR names
 // or, when that is not set, in the binary itself. An include that nobody has is an error that names
 // the includer.
-absl::StatusOr<std::vector<SourceFile>> CollectHeaders(const std::string& source,
-                                                       const std::vector<SourceFile>& extra = {});
+absl::StatusOr<std::vector<HeaderText>> CollectHeaders(const std::string& source,
+                                                       const std::vector<HeaderText>& extra = {});
 
 }  // namespace eventide

@@ -5,10 +5,15 @@
 namespace eventide {
 namespace {
 
+// The regular expression \w of Rust: Alphabetic, marks, decimal digits, connectors, join controls.
 bool IsWord(char32_t code) {
-  static const CategoryMask kWord =
-      CategoriesNamed("L") | CategoriesNamed("M") | CategoriesNamed("Nd") | CategoriesNamed("Pc");
-  return (CategoryOf(code) & kWord) != 0;
+  static const CategoryMask kWord = CategoriesNamed("L") | CategoriesNamed("M") |
+                                    CategoriesNamed("Nd") | CategoriesNamed("Nl") |
+                                    CategoriesNamed("Pc");
+  if ((CategoryOf(code) & kWord) != 0 || code == 0x200C || code == 0x200D) return true;
+  // Letters in circles and squares are symbols, and yet Alphabetic.
+  return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
+         (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
 }
 
 size_t LastCharacter(absl::string_view text, size_t end) {

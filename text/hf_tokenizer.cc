@@ -13,6 +13,7 @@ namespace eventide {
 namespace {
 
 constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
+constexpr size_t kMaxMergeBytes = 4096;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::error_code error;
@@ -51,27 +52,45 @@ absl::StatusOr<std::vector<std::string>> ReadVocabulary(const Json& model) {
   return tokens;
 }
 
-absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadMerges(const Json& model) {
+using TokenPair = std::pair<std::string, std::string>;
+
+// "left right". Tokens with spaces in them make this ambiguous: then the one cut counts that gives
+// tokens. (Llama 2's file has three such merges, which Hugging Face reads only as pairs.)
+absl::StatusOr<TokenPair> CutMerge(const std::string& merge, const Json& vocabulary) {
+  std::vector<TokenPair> found;
+  for (size_t space = merge.find(' '); space != std::string::npos;
+       space = merge.find(' ', space + 1)) {
+    TokenPair pair(merge.substr(0, space), merge.substr(space + 1));
+    if (vocabulary.contains(pair.first) && vocabulary.contains(pair.second) &&
+        vocabulary.contains(pair.first + pair.second)) {
+      found.push_back(std::move(pair));
+    }
+  }
+  if (found.size() == 1) return found[0];
+  return absl::InvalidArgumentError(
+      absl::StrCat("merge '", merge, "' is not two tokens that make a third"));
+}
+
+absl::StatusOr<std::vector<TokenPair>> ReadMerges(const Json& model) {
   const Json* list = JsonFind(model, "merges");
-  if (list == nullptr || !list->is_array()) {
+  const Json* vocabulary = JsonFind(model, "vocab");
+  if (list == nullptr || !list->is_array() || vocabulary == nullptr) {
     return absl::InvalidArgumentError("model.merges is not a list");
   }
-  std::vector<std::pair<std::string, std::string>> merges;
+  std::vector<TokenPair> merges;
   merges.reserve(list->size());
   for (const Json& merge : *list) {
     if (const auto* text = merge.get_ptr<const std::string*>()) {
-      const size_t space = text->find(' ');
-      if (space != std::string::npos && text->find(' ', space + 1) == std::string::npos) {
-        merges.emplace_back(text->substr(0, space), text->substr(space + 1));
-        continue;
-      }
+      if (text->size() > kMaxMergeBytes) return absl::InvalidArgumentError("a merge is too long");
+      ASSIGN_OR_RETURN(TokenPair pair, CutMerge(*text, *vocabulary));
+      merges.push_back(std::move(pair));
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
                merge[1].is_string()) {
       merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
-      continue;
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("merge ", merges.size(), " is not a pair of tokens"));
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat("merge ", merges.size(), " is not a pair of tokens"));
   }
   return merges;
 }
@@ -102,8 +121,7 @@ absl::StatusOr<Bpe> ReadModel(const Json& model, bool byte_level) {
     const auto it = std::find(tokens.begin(), tokens.end(), unk);
     if (it != tokens.end()) options.unk = static_cast<int32_t>(it - tokens.begin());
   }
-  using Merges = std::vector<std::pair<std::string, std::string>>;
-  ASSIGN_OR_RETURN(Merges merges, ReadMerges(model));
+  ASSIGN_OR_RETURN(std::vector<TokenPair> merges, ReadMerges(model));
   return Bpe::FromMerges(std::move(tokens), merges, options);
 }
 

@@ -1,20 +1,19 @@
-// The CPU as a target: one thread is a worker and runs all roles in turn (RunSequential). Nothing is
-// copied: a page is a table of pointers into the sources themselves. Freestanding, like all of device/.
+// The CPU as a target: one thread is a worker and runs all roles in turn (RunSequential). Nothing
+// is copied: a page is a table of pointers into the sources themselves. Freestanding, like all of
+// device/.
 //
-// CpuWorkerBase is what the loop needs, the same for every instruction set; CpuWorker<kIsa> adds what ops
-// use. Ops are templates over the worker, so each instruction set's build of an op has symbols of its own
-// (cmake/ops.cmake); everything that is not a template is always inlined.
+// CpuWorkerBase is what the loop needs, the same for every instruction set; CpuWorker<kIsa> adds
+// what ops use. Ops are templates over the worker, so each instruction set's build of an op has
+// symbols of its own (cmake/ops.cmake); everything that is not a template is always inlined.
 #pragma once
 
+#include "device/arch/cpu_linear.h"
 #include "device/atomic.h"
 #include "device/event.h"
 #include "device/loop.h"
 #include "device/pages.h"
 
 namespace eventide {
-
-inline constexpr int kMaxPieces = 32;
-inline constexpr u32 kScratchBytes = 16384;
 
 // Instruction sets that ops are built for; kCpuPortable is what the compiler targets by default.
 enum CpuIsa : int { kCpuPortable = 0, kCpuV3 = 1, kCpuV4 = 2, kCpuIsas = 3 };
@@ -34,7 +33,8 @@ struct CpuLane {
   u32 capacity, asked, taken;
 };
 
-// What a wait does between polls, and the clock: the operating system's business, given by the executor.
+// What a wait does between polls, and the clock: the operating system's business, given by the
+// executor.
 struct CpuWaiting {
   void (*relax)(void* context, u32 attempt);
   u64 (*now_ns)();
@@ -63,7 +63,8 @@ struct CpuWorkerBase {
     DirectSync::StoreRelaxed(ProgressWord(), 0);
   }
 
-  // --- the loop -----------------------------------------------------------------------------------------
+  // --- the loop
+  // -----------------------------------------------------------------------------------------
   EVT_FN bool aborted() const { return aborted_; }
   EVT_FN bool Begin(const TaskName& task) {
     task_ = task;
@@ -96,9 +97,13 @@ struct CpuWorkerBase {
       i32 index[kMaxEventDims];
       box.Index(k, index);
       // Publishes the task's writes; counterpart: LoadAcquire in Await.
-      DirectSync::AddRelease(CounterAt(*program, step.header->bank, p.Element(box.event, index)), 1);
+      DirectSync::AddRelease(CounterAt(*program, step.header->bank, p.Element(box.event, index)),
+                             1);
     }
   }
+  // Which lane Copy and Blank ask for: the roles run in turn, so that the loop says whose turn it
+  // is.
+  EVT_FN void Produce(u32 lane) { producing_ = lane; }
   EVT_FN void Ready() {}
   EVT_FN bool AwaitReady() { return !aborted_; }
   EVT_FN void Publish() {}
@@ -108,8 +113,6 @@ struct CpuWorkerBase {
   }
 
  protected:
-  static constexpr u32 kBlockBytes = 16 * kPageBytes;
-
   u32* ProgressWord() const {
     return reinterpret_cast<u32*>(program->progress + u64{worker} * kEventStrideBytes);
   }
@@ -146,38 +149,9 @@ struct CpuWorkerBase {
     return false;
   }
 
-  EVT_FN CpuPageRecord& NextPage(u32 lane_index) {
-    CpuLane& lane = lanes_[lane_index];
-    if (lane.asked == lane.capacity) GrowLane(lane);
-    return lane.pages[lane.asked++];
-  }
-  __attribute__((noinline)) void GrowLane(CpuLane& lane) {
-    lane.capacity = lane.capacity == 0 ? 16 : 2 * lane.capacity;
-    lane.pages = static_cast<CpuPageRecord*>(
-        __builtin_realloc(lane.pages, lane.capacity * sizeof(CpuPageRecord)));
-    if (lane.pages == nullptr) __builtin_trap();  // a few KB per worker: the machine has no memory left
-  }
-  // Private memory of the current task, 64-byte aligned; bytes <= kBlockBytes.
-  EVT_FN u8* Private(u32 bytes) {
-    const u32 rounded = (bytes + 63) & ~63u;
-    if (block_used_ % kBlockBytes + rounded > kBlockBytes || block_used_ % kBlockBytes == 0) {
-      block_used_ = (block_used_ + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-      if (block_used_ / kBlockBytes >= block_count_) AddBlock();
-    }
-    u8* memory = blocks_[block_used_ / kBlockBytes] + block_used_ % kBlockBytes;
-    block_used_ += rounded;
-    return memory;
-  }
-  __attribute__((noinline)) void AddBlock() {
-    blocks_ = static_cast<u8**>(__builtin_realloc(blocks_, (block_count_ + 1) * sizeof(u8*)));
-    void* block = __builtin_aligned_alloc(64, kBlockBytes);
-    if (blocks_ == nullptr || block == nullptr) __builtin_trap();  // as in GrowLane
-    blocks_[block_count_++] = static_cast<u8*>(block);
-  }
-
   TaskName task_;
   bool aborted_;
-  u32 finished_;
+  u32 finished_, producing_;
   CpuLane lanes_[kLanes];
   u8** blocks_;
   u32 block_count_, block_used_;
@@ -187,12 +161,81 @@ struct CpuWorkerBase {
 template <int kIsaId>
 struct CpuWorker : CpuWorkerBase {
   static constexpr int kIsa = kIsaId;
+  template <class T, int kTokens>
+  using LinearTile = CpuLinearTile<kIsaId, T, kTokens>;
 
-  // --- producers. The lane follows from the part: Stream runs first (RunSequential), Input after it. ------
+  // --- producers; which lane is said by the loop (Produce)
+  // ------------------------------------------------
   template <class Source>
-  EVT_FN void Copy(i32 pieces, u32, const Source& source) {
-    CpuPageRecord& page = NextPage(producing_);
+  EVT_FN void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0) {
+    static_cast<void>(bytes);
+    static_cast<void>(last_bytes);
+    CpuPageRecord& page = NextPage();
     for (i32 i = 0; i < pieces; ++i) page.piece[i] = reinterpret_cast<const u8*>(source(i));
+  }
+  EVT_FN void Blank() {
+    u8* memory = Private(kPageBytes);
+    NextPage().piece[0] = memory;
+  }
+
+  // --- the compute role
+  // -----------------------------------------------------------------------------------
+  EVT_FN CpuPage Take(u32 lane) {
+    CpuLane& from = lanes_[lane];
+    if (from.taken == from.asked) __builtin_trap();  // the op takes a page that it never asked for
+    return CpuPage{&from.pages[from.taken++]};
+  }
+  EVT_FN void Drop(u32) {}
+  EVT_FN u8* Writable(u32, CpuPage& page, i32 piece, u32 bytes) {
+    u8* copy = Private(bytes);
+    __builtin_memcpy(copy, page.record->piece[piece], bytes);
+    page.record->piece[piece] = copy;
+    return copy;
+  }
+  template <class F>
+  EVT_FN void Parallel(i32 n, const F& f) {
+    for (i32 i = 0; i < n; ++i) f(i);
+  }
+  EVT_FN void Sync() {}
+  EVT_FN bool Leader() const { return true; }
+  EVT_FN u8* Scratch() { return scratch_; }
+  // Both orders: acquires what earlier arrivers wrote, releases what we wrote; counterpart: itself.
+  EVT_FN u32 Arrive(u32* counter) { return DirectSync::FetchAddAcqRel(counter, 1); }
+
+  // Blocks of 16 rows lie k by k, so that 16 rows of one k are one vector.
+  static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }
+
+ private:
+  static constexpr u32 kBlockBytes = 16 * kPageBytes;
+
+  EVT_FN CpuPageRecord& NextPage() {
+    CpuLane& lane = lanes_[producing_];
+    if (lane.asked == lane.capacity) GrowLane(lane);
+    return lane.pages[lane.asked++];
+  }
+  __attribute__((noinline)) void GrowLane(CpuLane& lane) {
+    lane.capacity = lane.capacity == 0 ? 16 : 2 * lane.capacity;
+    lane.pages = static_cast<CpuPageRecord*>(
+        __builtin_realloc(lane.pages, lane.capacity * sizeof(CpuPageRecord)));
+    if (lane.pages == nullptr)
+      __builtin_trap();  // a few KB per worker: the machine has no memory left
+  }
+  // Private memory of the current task, 16-byte aligned; bytes <= kBlockBytes.
+  EVT_FN u8* Private(u32 bytes) {
+    const u32 rounded = (bytes + 63) & ~63u;
+    if (block_used_ % kBlockBytes + rounded > kBlockBytes) {
+      block_used_ = (block_used_ + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    }
+    if (block_used_ / kBlockBytes >= block_count_) AddBlock();
+    u8* memory = blocks_[block_used_ / kBlockBytes] + block_used_ % kBlockBytes;
+    block_used_ += rounded;
+    return memory;
+  }
+  __attribute__((noinline)) void AddBlock() {
+    blocks_ = static_cast<u8**>(__builtin_realloc(blocks_, (block_count_ + 1) * sizeof(u8*)));
+    void* block = __builtin_malloc(kBlockBytes);
+    if (blocks_ == nullptr || block == nullptr) __builtin_trap();  // as in GrowLane
+    blocks_[block_count_++] = static_cast<u8*>(block);
   }
 };
 

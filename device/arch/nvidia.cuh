@@ -472,7 +472,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
 // Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter bank's
 // slice, then becomes its role.
 template <class Port, class P>
-EVT_FN void RunWorkerOn(const ProgramRecord& program, const StepHeader* header, u8* memory) {
+EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u8* memory) {
+  const ProgramRecord program = record;  // in registers: it is read all the time
   u32 dynamic_bytes;
   asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(dynamic_bytes));
   const u32 page_count = (dynamic_bytes - kScratchBytes - kSharedStateBytes) / kPageBytes;

@@ -37,9 +37,9 @@ struct Sm80 {
 };
 
 template <class P>
-EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader* header) {
+EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader& header) {
   extern __shared__ __align__(128) u8 worker_memory[];
-  RunWorkerOn<Sm80, P>(program, header, worker_memory);
+  RunWorkerOn<Sm80, P>(program, &header, worker_memory);
 }
 
 }  // namespace eventide

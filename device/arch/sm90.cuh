@@ -60,9 +60,9 @@ struct Sm90 {
 };
 
 template <class P>
-EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader* header) {
+EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader& header) {
   extern __shared__ __align__(128) u8 worker_memory[];
-  RunWorkerOn<Sm90, P>(program, header, worker_memory);
+  RunWorkerOn<Sm90, P>(program, &header, worker_memory);
 }
 
 }  // namespace eventide
