@@ -1,0 +1,141 @@
+// One attention task's place in the step: which queries and positions it covers, and its memory.
+#pragma once
+
+#include "device/op.h"
+#include "device/pages.h"
+#include "ops/softmax.h"
+#include "ops/step_tables.h"
+
+namespace eventide {
+
+struct AttentionOperand {
+  enum : int {
+    kItems,
+    kRowStart,
+    kQkv,        // float[token][kv_head][qkv_stride]: query heads, key, value; raw
+    kCache,      // ops/layout.h, KvLayout
+    kQueryNorm,  // head_dim gains, if qk_norm
+    kKeyNorm,
+    kRope,      // float[position][head_dim / 2][cos, sin]
+    kPartials,  // float[slot][head][head_dim + 2]
+    kMerge,     // u32[group][kv_head][split], zero between tiles
+    kOutput,    // activations, K = all query heads * head_dim
+  };
+};
+
+struct AttentionParams {
+  i32 head_dim;  // a multiple of 8, at most 256
+  i32 kv_heads, group;
+  i32 qkv_stride;  // floats of one KV head in qkv
+  i32 block_size;  // tokens of a KV block, a power of two
+  i32 window;      // sliding window in tokens, itself included; 0: none
+  float scale;     // of scores, 1 / sqrt(head_dim) as a rule
+  float epsilon;   // of the QK-norm
+  i32 qk_norm;     // 0: q_norm and k_norm are not read
+};
+
+struct AttentionTask {
+  AttentionItem item;
+  u32 slot;
+  i32 row_start;  // first token of the row
+  i32 context;    // positions below it are in the cache, the others are this step's
+  i32 page_tokens;
+  i32 head_dim;
+  i32 head_first, heads;  // of the KV head's query heads
+  i32 rows;               // q_count * heads: row = token * heads + head
+  i32 low, high;          // positions this item covers; low at the start of a page
+
+  EVT_FN AttentionTask(const Task<AttentionParams>& t, i32 element_bytes) {
+    const AttentionParams& p = t.params();
+    item = t.Operand<const AttentionItem>(AttentionOperand::kItems)[t.at.at[0]];
+    slot = t.step.Rows()[item.row].slot;
+    row_start = t.Operand<const i32>(AttentionOperand::kRowStart)[item.row];
+    context = static_cast<i32>(t.step.Slots()[slot].context_length);
+    head_dim = p.head_dim;
+    page_tokens = KvPageTokens(p.head_dim, element_bytes);
+    const i32 per_split = AttentionHeads(p.head_dim, p.group);
+    head_first = t.at.at[2] * per_split;
+    heads = Min(per_split, p.group - head_first);
+    rows = item.q_count * heads;
+    low = Max(Seen(p) / page_tokens * page_tokens, ChunkStart(item.chunk_first));
+    high = Min(context + item.q_first + item.q_count, ChunkStart(item.chunk_end));
+    if (item.chunk_first >= item.chunk_end) high = low;
+  }
+
+  // Calls visit(first position) for the item's KV pages in order.
+  template <class Visit>
+  EVT_FN void ForEachPage(const Visit& visit) const {
+    for (i32 page = low; page < high; page += page_tokens) visit(page);
+  }
+
+  // Tokens of one piece of a KV page: a block of the cache or a part of one.
+  EVT_FN i32 PieceTokens(const AttentionParams& p) const { return Min(p.block_size, page_tokens); }
+  EVT_FN i32 PieceShift(const AttentionParams& p) const {
+    return LowestBit(static_cast<u32>(PieceTokens(p)));
+  }
+
+  // The raw projections of the row's query token `at`, of the task's KV head.
+  EVT_FN const float* Raw(const Task<AttentionParams>& t, i32 at) const {
+    const AttentionParams& p = t.params();
+    return t.Operand<const float>(AttentionOperand::kQkv) +
+           (static_cast<i64>(row_start + at) * p.kv_heads + t.at.at[1]) * p.qkv_stride;
+  }
+  // Query head of a row, among all.
+  EVT_FN i32 Head(const Task<AttentionParams>& t, i32 row) const {
+    return t.at.at[1] * t.params().group + head_first + row % heads;
+  }
+
+  // Partials of the whole tile: one of its first part, one of each chunk behind that. The parts of
+  // a tile are neighbours in the table.
+  EVT_FN i32 Orders(const Task<AttentionParams>& t) const {
+    const AttentionItem* first =
+        t.Operand<const AttentionItem>(AttentionOperand::kItems) + t.at.at[0] - item.part;
+    return 1 + ChunkOf(context + item.q_first + item.q_count - 1) + 1 - first->chunk_end;
+  }
+
+ private:
+  // The first position that any of the item's queries sees.
+  EVT_FN i32 Seen(const AttentionParams& p) const {
+    return p.window > 0 ? Max(0, context + item.q_first - p.window + 1) : 0;
+  }
+};
+
+// A task's memory: pages of the input lane, and arrays of one element per row in Scratch.
+template <class T>
+struct AttentionRoom {
+  float *queries, *sums, *running, *scores;  // a page each
+  T *keys, *values;                          // this step's, by slot in the KV page; a page each
+  SoftmaxState *state, *running_state;       // of the chunk, and of all before it
+  SoftmaxMerge* merge;
+  float *factor, *inverse_rms;
+
+  template <class W>
+  EVT_FN void Take(W& w, bool fresh) {
+    queries = Blank<float>(w);
+    sums = Blank<float>(w);
+    running = Blank<float>(w);
+    scores = Blank<float>(w);
+    keys = fresh ? Blank<T>(w) : nullptr;
+    values = fresh ? Blank<T>(w) : nullptr;
+    constexpr i32 kRows = 64;
+    state = reinterpret_cast<SoftmaxState*>(w.Scratch());
+    running_state = state + kRows;
+    merge = reinterpret_cast<SoftmaxMerge*>(running_state + kRows);
+    factor = reinterpret_cast<float*>(merge + kRows);
+    inverse_rms = factor + kRows;
+  }
+
+  template <class W>
+  EVT_FN void Drop(W& w, bool fresh) {
+    for (i32 i = 0; i < (fresh ? 6 : 4); ++i) w.Drop(kLaneInput);
+  }
+
+ private:
+  // A page that came without data is Compute's to fill.
+  template <class U, class W>
+  static EVT_FN U* Blank(W& w) {
+    return reinterpret_cast<U*>(const_cast<u8*>(w.Take(kLaneInput).Piece(0)));
+  }
+};
+
+}  // namespace eventide

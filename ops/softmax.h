@@ -1,0 +1,69 @@
+// The running softmax of attention: one KV page into a chunk, one chunk into what came before it.
+// All exponents are of 2; scores arrive scaled by log2(e).
+#pragma once
+
+#include "ops/attention_words.h"
+
+namespace eventide {
+
+// Largest score and sum of weights so far; max is -inf while no key was seen.
+struct SoftmaxState {
+  float max, sum;
+};
+
+EVT_FN float MinusInfinity() {
+  return BitsFloat(0xff800000u);
+}
+
+// Turns scores[0, n) (n a multiple of 16) into weights under the new maximum, adds them to the
+// state, and returns the factor of what was accumulated before. Masked scores (-inf) weigh exactly
+// 0.
+EVT_FN float SoftmaxPage(float* scores, i32 n, SoftmaxState& state) {
+  float lane[kDotLanes];
+  for (i32 l = 0; l < kDotLanes; ++l) lane[l] = MinusInfinity();
+  for (i32 s = 0; s < n; s += kDotLanes) {
+    for (i32 l = 0; l < kDotLanes; ++l) lane[l] = scores[s + l] > lane[l] ? scores[s + l] : lane[l];
+  }
+  float max = state.max;
+  for (i32 l = 0; l < kDotLanes; ++l) max = lane[l] > max ? lane[l] : max;
+  if (max == MinusInfinity()) {  // nothing seen so far, or scores that overflowed
+    for (i32 s = 0; s < n; ++s) scores[s] = 0.0f;
+    return 1.0f;
+  }
+  for (i32 l = 0; l < kDotLanes; ++l) lane[l] = 0.0f;
+  for (i32 s = 0; s < n; s += kDotLanes) {
+    for (i32 l = 0; l < kDotLanes; ++l) {
+      const float weight = Exp2(Add(scores[s + l], -max));
+      scores[s + l] = weight;
+      lane[l] = Add(lane[l], weight);
+    }
+  }
+  const float factor = Exp2(Add(state.max, -max));
+  state = {max, Fma(state.sum, factor, LaneSum(lane))};
+  return factor;
+}
+
+// Factors with which the sums of a running state and of the next chunk are added, and the state of
+// both.
+struct SoftmaxMerge {
+  float running, chunk;
+  SoftmaxState state;
+};
+
+EVT_FN SoftmaxMerge MergeStates(const SoftmaxState& running, const SoftmaxState& chunk) {
+  // A side that saw nothing leaves the other's bits alone.
+  if (chunk.max == MinusInfinity()) return {1.0f, 0.0f, running};
+  if (running.max == MinusInfinity()) return {0.0f, 1.0f, chunk};
+  const float max = Max(running.max, chunk.max);
+  const float a = Exp2(Add(running.max, -max));
+  const float b = Exp2(Add(chunk.max, -max));
+  return {a, b, {max, Fma(chunk.sum, b, Multiply(running.sum, a))}};
+}
+
+EVT_FN float MergeValue(const SoftmaxMerge& merge, float running, float chunk) {
+  if (merge.chunk == 0.0f) return running;
+  if (merge.running == 0.0f) return chunk;
+  return Fma(chunk, merge.chunk, Multiply(running, merge.running));
+}
+
+}  // namespace eventide
