@@ -107,20 +107,11 @@ struct Linear {
     const i32 tokens = Tokens(t);
     float* scale = reinterpret_cast<float*>(w.Scratch() + kScratchBytes) - kTileTokens;
     if (p.norm_size > 0) NormScales(w, t, tokens, scale);
-    // One body for short and one for full token tiles: two widths are what pays (docs/results.md).
-    if (tokens <= 8) {
-      typename W::template LinearTile<T, 8> tile(w);
-      Products<T>(w, tile, steps, tokens);
-      tile.Finish(w, tokens, [&](i32 row, i32 token, float v0, float v8) {
-        Store<T>(t, row, token, v0, v8, p.norm_size > 0 ? scale[token] : 1.0f);
-      });
-    } else {
-      typename W::template LinearTile<T, kTileTokens> tile(w);
-      Products<T>(w, tile, steps, tokens);
-      tile.Finish(w, tokens, [&](i32 row, i32 token, float v0, float v8) {
-        Store<T>(t, row, token, v0, v8, p.norm_size > 0 ? scale[token] : 1.0f);
-      });
-    }
+    typename W::template LinearTile<T, kTileTokens> tile(w);
+    Products<T>(w, tile, steps, tokens);
+    tile.Finish(w, tokens, [&](i32 row, i32 token, float v0, float v8) {
+      Store<T>(t, row, token, v0, v8, p.norm_size > 0 ? scale[token] : 1.0f);
+    });
     if (p.epilogue == kResidual) SumSquares(w, t, tokens);
     if (p.epilogue == kLogits) FindBest(w, t, tokens);
   }

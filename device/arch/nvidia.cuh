@@ -24,7 +24,9 @@ inline constexpr u32 kStreamWarp = 8, kInputWarp = 9;
 inline constexpr u32 kSlots = 16;        // of one lane
 inline constexpr u32 kTicketSlots = 8;
 inline constexpr i32 kNoPage = -1;
-inline constexpr u32 kPollsPerCheck = 256;  // polls between looks at the abort word and the clock
+inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
+inline constexpr u32 kWatchWarp = 10;
+inline constexpr u32 kWorkingWarps = kComputeWarps + 2;
 
 EVT_FN u32 SharedAddress(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 EVT_FN u32 LaneId() { return threadIdx.x % 32; }
@@ -60,6 +62,14 @@ struct alignas(8) SlotPage {
   u32 piece_bytes;
 };
 
+// What a role has been waiting for, told to the watch warp once a wait is no longer short.
+struct Waiting {
+  u32 cause;  // AbortCause, or kAbortNone
+  i32 grid;
+  Coord at;
+  u32 element, target;
+};
+
 struct SharedState {
   PagePool<DirectSync> pool;
   u64 full[kLanes][kSlots];
@@ -67,9 +77,11 @@ struct SharedState {
   u64 ticket_full[kTicketSlots], ticket_empty[kTicketSlots];
   SlotPage slot[kLanes][kSlots];
   u32 ticket[kTicketSlots];
+  u64 finished;         // completes when all working warps are through
+  u32 ended;            // the step has been aborted: set by the watch warp, polled by all waits
+  Waiting waiting[kRoles];
   u32 arrivals;         // what Arrive hands to the role's threads
   i32 sum_of_rows;
-  u32 pages;
   StepView step;
 };
 inline constexpr u32 kSharedStateBytes = (sizeof(SharedState) + 127) / 128 * 128;
@@ -109,26 +121,17 @@ struct GpuWorkerBase {
     task_ = task;
     return true;
   }
-  EVT_FN AbortRecord* Abort() const { return reinterpret_cast<AbortRecord*>(program.abort); }
-
-  // Called every kPollsPerCheck polls of any wait: true when the step has ended early, or ends here
-  // because no task finished anywhere for the timeout.
-  __device__ __noinline__ bool CheckAbort(ProgressWatch<DirectSync>& watch, u32 cause, u32 role,
-                                          u32 event, u32 seen, u32 expected) {
-    if (DirectSync::LoadRelaxed(&Abort()->cause) != kAbortNone) return true;
-    if (!watch.Stalled(program, workers, NowNs(), step.header->timeout_ns)) return false;
-    AbortRecord story = {};
-    story.cause = cause;
-    story.worker = worker;
-    story.role = role;
-    story.grid = task_.grid;
-    story.layer = task_.at.layer;
-    for (int i = 0; i < kMaxCoords; ++i) story.at[i] = task_.at.at[i];
-    story.event = event;
-    story.seen = seen;
-    story.expected = expected;
-    ReportAbort<DirectSync>(Abort(), story);
-    return true;
+  // In the slow part of a wait, every kPollsPerCheck polls: says what is waited for, and whether the step
+  // has ended meanwhile. Looking at clocks and at other workers is the watch warp's business.
+  EVT_FN bool Ended(u32 role, u32 cause, u32 element, u32 target) {
+    volatile Waiting* waiting = &shared.waiting[role];
+    waiting->cause = cause;
+    waiting->grid = task_.grid;
+    waiting->at.layer = task_.at.layer;
+    for (int i = 0; i < kMaxCoords; ++i) waiting->at.at[i] = task_.at.at[i];
+    waiting->element = element;
+    waiting->target = target;
+    return *static_cast<volatile u32*>(&shared.ended) != 0;
   }
 
   // Where the k-th element of a box is and what it must reach.
@@ -148,8 +151,7 @@ struct GpuWorkerBase {
     DirectSync::AddRelease(CounterAt(program, step.header->bank, p.Element(box.event, index)), 1);
   }
   EVT_FN void CountFinished() {
-    DirectSync::AddRelaxed(
-        reinterpret_cast<u32*>(program.progress + u64{worker} * kEventStrideBytes), 1);
+    DirectSync::AddRelaxed(reinterpret_cast<u32*>(program.progress), 1);
   }
 };
 
@@ -249,44 +251,32 @@ struct GpuProducer : GpuWorkerBase<Port> {
   // Polls until all lanes' elements have fired.
   EVT_FN bool AwaitElements(const ElementWait& wait) {
     bool fired = wait.counter == nullptr;
-    ProgressWatch<DirectSync> watch;
     for (u32 poll = 1;; ++poll) {
-      u32 seen = 0;
-      if (!fired) {
-        // Acquires what the notifying tasks wrote; counterpart: AddRelease in NotifyElement.
-        seen = DirectSync::LoadAcquire(wait.counter);
-        fired = seen >= wait.target;
-      }
+      // Acquires what the notifying tasks wrote; counterpart: AddRelease in NotifyElement.
+      if (!fired) fired = DirectSync::LoadAcquire(wait.counter) >= wait.target;
       if (__all_sync(0xffffffffu, fired)) return true;
       if (poll % kPollsPerCheck == 0) {
-        const bool ended =
-            !fired && this->CheckAbort(watch, kAbortStuckEvent, kRole, wait.element, seen, wait.target);
-        if (Ended(ended)) return false;
+        if (AllEnded(!fired, kAbortStuckEvent, wait.element, wait.target)) return false;
         Reclaim();
       }
     }
   }
   EVT_FN bool AwaitBarrier(const u64* barrier, u32 parity) {
-    ProgressWatch<DirectSync> watch;
     for (u32 poll = 1;; ++poll) {
       if (__all_sync(0xffffffffu, Port::BarrierTry(barrier, parity))) return true;
-      if (poll % kPollsPerCheck == 0 &&
-          Ended(LaneId() == 0 && this->CheckAbort(watch, kAbortStuckPage, kRole, 0, 0, 0))) {
-        return false;
-      }
+      if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0)) return false;
     }
   }
-  EVT_FN bool Ended(bool mine) {
-    if (!__any_sync(0xffffffffu, mine)) return false;
-    this->aborted_ = true;
-    return true;
+  EVT_FN bool AllEnded(bool mine, u32 cause, u32 element, u32 target) {
+    const bool ended = mine && this->Ended(kRole, cause, element, target);
+    if (__any_sync(0xffffffffu, ended)) this->aborted_ = true;
+    return this->aborted_;
   }
 
   // A free slot, and a page for it if asked for; kNoPage otherwise.
   EVT_FN i32 Acquire(bool with_page, u32 piece_bytes) {
     Reclaim();
     i32 page = kNoPage;
-    ProgressWatch<DirectSync> watch;
     for (u32 poll = 1;; ++poll) {
       if (head - tail < kSlots) {
         if (!with_page) break;
@@ -295,10 +285,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
         if (page != kNoPage) break;
       }
       Reclaim();
-      if (poll % kPollsPerCheck == 0 &&
-          Ended(LaneId() == 0 && this->CheckAbort(watch, kAbortStuckPage, kRole, 0, 0, 0))) {
-        return kNoPage;
-      }
+      if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0)) return kNoPage;
     }
     if (LaneId() == 0) this->shared.slot[kLane][head % kSlots] = SlotPage{page, piece_bytes};
     __syncwarp();
@@ -434,26 +421,20 @@ struct GpuCompute : GpuWorkerBase<Port> {
 
  private:
   EVT_FN void AwaitBarrier(const u64* barrier, u32 parity) {
-    if (this->aborted_ || Port::BarrierTry(barrier, parity)) return;
-    ProgressWatch<DirectSync> watch;
-    for (u32 poll = 1; !Port::BarrierTry(barrier, parity); ++poll) {
-      if (poll % kPollsPerCheck == 0 &&
-          this->CheckAbort(watch, kAbortStuckPage, kRoleCompute, 0, 0, 0)) {
-        this->aborted_ = true;
-        return;
+    for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
+      if (poll % kPollsPerCheck == 0) {
+        this->aborted_ = this->Ended(kRoleCompute, kAbortStuckPage, 0, 0);
       }
     }
   }
   EVT_FN bool AwaitElement(const ElementWait& wait) {
-    ProgressWatch<DirectSync> watch;
-    for (u32 poll = 1;; ++poll) {
-      const u32 seen = DirectSync::LoadAcquire(wait.counter);
-      if (seen >= wait.target) return true;
+    for (u32 poll = 1; DirectSync::LoadAcquire(wait.counter) < wait.target; ++poll) {
       if (poll % kPollsPerCheck == 0 &&
-          this->CheckAbort(watch, kAbortStuckEvent, kRoleCompute, wait.element, seen, wait.target)) {
+          this->Ended(kRoleCompute, kAbortStuckEvent, wait.element, wait.target)) {
         return false;
       }
     }
+    return true;
   }
   // A barrier that tells everyone whether anyone has to leave.
   EVT_FN bool Vote(bool ended) {
@@ -468,6 +449,42 @@ struct GpuCompute : GpuWorkerBase<Port> {
     return this->aborted_;
   }
 };
+
+// The watch warp: ends the step when it was aborted elsewhere, or when no task has finished anywhere for
+// the timeout; then tells the story of the role that waits here. Leaves when the working warps are through.
+template <class Port>
+EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
+  AbortRecord* record = reinterpret_cast<AbortRecord*>(program.abort);
+  ProgressWatch<DirectSync> watch;
+  for (u32 poll = 1; !Port::BarrierTry(&shared.finished, 0); ++poll) {
+    if (poll % kPollsPerCheck != 0) continue;
+    bool ended = DirectSync::LoadRelaxed(&record->cause) != kAbortNone;
+    if (!ended && watch.Stalled(program, 1, NowNs(), shared.step.header->timeout_ns)) {
+      // The input role's wait explains the others; a worker that waits for nothing leaves the story to one
+      // that does, unless none comes forward.
+      u32 role = kRoleInput;
+      if (shared.waiting[role].cause == kAbortNone) role = kRoleStream;
+      if (shared.waiting[role].cause == kAbortNone) role = kRoleCompute;
+      const volatile Waiting& waiting = shared.waiting[role];
+      AbortRecord story = {};
+      story.cause = waiting.cause == kAbortNone ? u32{kAbortStuckPage} : waiting.cause;
+      story.worker = blockIdx.x;
+      story.role = role;
+      story.grid = waiting.grid;
+      story.layer = waiting.at.layer;
+      for (int i = 0; i < kMaxCoords; ++i) story.at[i] = waiting.at.at[i];
+      story.event = waiting.element;
+      story.expected = waiting.target;
+      story.seen = waiting.cause == kAbortStuckEvent
+                       ? DirectSync::LoadRelaxed(CounterAt(program, shared.step.header->bank,
+                                                           static_cast<i32>(story.event)))
+                       : 0;
+      ReportAbort<DirectSync>(record, story);
+      ended = true;
+    }
+    if (ended) *static_cast<volatile u32*>(&shared.ended) = 1;
+  }
+}
 
 // Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter bank's
 // slice, then becomes its role.
@@ -491,7 +508,10 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
       BarrierInit(&shared.ticket_full[slot], 1);
       BarrierInit(&shared.ticket_empty[slot], 1 + kComputeWarps);  // input warp, compute warps
     }
+    BarrierInit(&shared.finished, kWorkingWarps);
     Port::FenceAfterBarrierInit();
+    shared.ended = 0;
+    for (u32 role = 0; role < kRoles; ++role) shared.waiting[role].cause = kAbortNone;
     // Each lane may always have its floor; the input lane gets a quarter of the pool if that is more.
     shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u), Max(Max(P::kInputFloor, 1u), page_count / 4));
     shared.sum_of_rows = 0;
@@ -533,8 +553,12 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
       GpuProducer<Port, kLaneInput> input(shared, memory, program);
       RunInput(p, input);
       input.Drain();
+    } else if (warp == kWatchWarp && LaneId() == 0) {
+      Watch<Port>(shared, program);
     }
   }
+  __syncwarp();
+  if (warp < kWorkingWarps && LaneId() == 0) BarrierArrive(&shared.finished);
 }
 
 }  // namespace eventide

@@ -51,12 +51,59 @@ class GpuLinearTile {
     }
   }
 
+  // Two widths of the inner loop, chosen uniformly: 8 tokens, and all with a branch over unused groups.
   template <class W>
   EVT_FN void Step(W&, const GpuPage& weights, const GpuPage& input, i32 first, i32 steps, i32 tokens) {
-    constexpr u32 kFragmentBytes = kFragment * sizeof(T);
     const u32 segment = threadIdx.x / 32;
     const u8* a = weights.data + segment * kBlocks * kFragmentBytes + LaneId() * 16;
     const u8* b = input.data + (first * kSegments + segment) * 256 + LaneId() * 4;
+    if (tokens <= 8) {
+      Multiply<1>(a, b, input.piece_bytes, steps, tokens);
+    } else {
+      Multiply<kGroups>(a, b, input.piece_bytes, steps, tokens);
+    }
+  }
+
+  // A group of 8 tokens at a time: 8 segments x 32 rows x 8 tokens of floats are the first 8 KiB of Scratch.
+  // The loop over groups is not unrolled, so that f is there once.
+  template <class W, class F>
+  EVT_FN void Finish(W& w, i32 tokens, const F& f) {
+    float* sums = reinterpret_cast<float*>(w.Scratch());
+    float4* mine = reinterpret_cast<float4*>(sums) + threadIdx.x / 32 * kBlocks * 32 + LaneId();
+#pragma unroll 1
+    for (i32 group = 0; group * 8 < tokens; ++group) {
+      if (group > 0) w.Sync();
+#pragma unroll
+      for (i32 g = 0; g < kGroups; ++g) {
+        if (g == group) {
+#pragma unroll
+          for (i32 block = 0; block < kBlocks; ++block) {
+            mine[block * 32] =
+                make_float4(c_[block][g][0], c_[block][g][1], c_[block][g][2], c_[block][g][3]);
+          }
+        }
+      }
+      w.Sync();
+      // Thread (block, lane of the fragment, token parity): rows r and r + 8 of one token.
+      if (threadIdx.x >= kBlocks * 64) continue;
+      const u32 block = threadIdx.x / 64, lane = threadIdx.x % 64 / 2, parity = threadIdx.x % 2;
+      const i32 token = group * 8 + static_cast<i32>(lane % 4 * 2 + parity);
+      const float* from = sums + (block * 32 + lane) * 4 + parity;
+      float v0 = from[0], v8 = from[2];
+#pragma unroll
+      for (i32 s = 1; s < kSegments; ++s) {
+        v0 = Add(v0, from[s * kBlocks * 128]);
+        v8 = Add(v8, from[s * kBlocks * 128 + 2]);
+      }
+      if (token < tokens) f(static_cast<i32>(block * 16 + lane / 4), token, v0, v8);
+    }
+  }
+
+ private:
+  static constexpr u32 kFragmentBytes = kFragment * sizeof(T);
+
+  template <i32 kUsed>
+  EVT_FN void Multiply(const u8* a, const u8* b, u32 piece_bytes, i32 steps, i32 tokens) {
 #pragma unroll 2
     for (i32 step = 0; step < steps; ++step) {
       uint4 rows[kBlocks];
@@ -65,9 +112,9 @@ class GpuLinearTile {
         rows[block] = *reinterpret_cast<const uint4*>(a + block * kFragmentBytes);
       }
 #pragma unroll
-      for (i32 g = 0; g < kGroups; ++g) {
+      for (i32 g = 0; g < kUsed; ++g) {
         if (g == 0 || g * 8 < tokens) {
-          const u8* core = b + g * input.piece_bytes;
+          const u8* core = b + g * piece_bytes;
           const u32 b0 = *reinterpret_cast<const u32*>(core);
           const u32 b1 = *reinterpret_cast<const u32*>(core + 128);
 #pragma unroll
@@ -79,39 +126,6 @@ class GpuLinearTile {
     }
   }
 
-  // A group of 8 tokens at a time: 8 segments x 32 rows x 8 tokens of floats are the first 8 KiB of Scratch.
-  template <class W, class F>
-  EVT_FN void Finish(W& w, i32 tokens, const F& f) {
-    float* sums = reinterpret_cast<float*>(w.Scratch());
-    const u32 segment = threadIdx.x / 32;
-#pragma unroll
-    for (i32 g = 0; g < kGroups; ++g) {
-      if (g * 8 < tokens) {
-        if (g > 0) w.Sync();
-#pragma unroll
-        for (i32 block = 0; block < kBlocks; ++block) {
-          float4* to = reinterpret_cast<float4*>(sums) + (segment * kBlocks + block) * 32 + LaneId();
-          *to = make_float4(c_[block][g][0], c_[block][g][1], c_[block][g][2], c_[block][g][3]);
-        }
-        w.Sync();
-        // Thread (block, lane of the fragment, token parity): rows r and r + 8 of one token.
-        if (threadIdx.x < kBlocks * 64) {
-          const u32 block = threadIdx.x / 64, lane = threadIdx.x % 64 / 2, parity = threadIdx.x % 2;
-          const i32 token = g * 8 + static_cast<i32>(lane % 4 * 2 + parity);
-          const float* from = sums + (block * 32 + lane) * 4 + parity;
-          float v0 = from[0], v8 = from[2];
-#pragma unroll
-          for (i32 s = 1; s < kSegments; ++s) {
-            v0 = Add(v0, from[s * kBlocks * 128]);
-            v8 = Add(v8, from[s * kBlocks * 128 + 2]);
-          }
-          if (token < tokens) f(static_cast<i32>(block * 16 + lane / 4), token, v0, v8);
-        }
-      }
-    }
-  }
-
- private:
   float c_[kBlocks][kGroups][4];
 };
 

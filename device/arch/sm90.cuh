@@ -55,8 +55,8 @@ struct Sm90 {
     }
   }
 
-  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
-  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 208;"); }
+  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 88;"); }
 };
 
 template <class P>
