@@ -240,8 +240,9 @@ struct PagedAttention {
   static EVT_FN void MergeChunk(W& w, const AttentionTask& task, AttentionRoom<T>& room,
                                 bool first) {
     w.Parallel(task.rows, [&](i32 row) {
-      const SoftmaxState none{MinusInfinity(), 0.0f};
-      room.merge[row] = MergeStates(first ? none : room.running_state[row], room.state[row]);
+      SoftmaxState running{MinusInfinity(), 0.0f};
+      if (!first) running = room.running_state[row];
+      room.merge[row] = MergeStates(running, room.state[row]);
       room.running_state[row] = room.merge[row].state;
     });
     w.Sync();
