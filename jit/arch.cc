@@ -9,6 +9,7 @@ namespace {
 
 constexpr const char* kCopyByThreads = "device/arch/sm80.cuh";
 constexpr const char* kBulkCopy = "device/arch/sm90.cuh";
+constexpr const char* kBulkCopyFixedRegisters = "device/arch/sm120.cuh";
 
 // Shared memory: CUDA programming guide, technical specifications per compute capability.
 constexpr GpuArch kArchs[] = {
@@ -16,9 +17,9 @@ constexpr GpuArch kArchs[] = {
     {"sm_86", 8, 6, 99 * 1024, kCopyByThreads, false, false, false, false},
     {"sm_89", 8, 9, 99 * 1024, kCopyByThreads, false, false, false, false},
     {"sm_90a", 9, 0, 227 * 1024, kBulkCopy, true, true, true, false},
-    {"sm_100a", 10, 0, 227 * 1024, kCopyByThreads, true, true, false, true},
-    {"sm_103a", 10, 3, 227 * 1024, kCopyByThreads, true, true, false, true},
-    {"sm_120a", 12, 0, 99 * 1024, kCopyByThreads, true, true, false, true},
+    {"sm_100a", 10, 0, 227 * 1024, kBulkCopy, true, true, false, true},
+    {"sm_103a", 10, 3, 227 * 1024, kBulkCopy, true, true, false, true},
+    {"sm_120a", 12, 0, 99 * 1024, kBulkCopyFixedRegisters, true, false, false, true},
 };
 
 std::string Names() {
@@ -37,7 +38,7 @@ absl::StatusOr<const GpuArch*> ArchFor(int major, int minor) {
   }
   return absl::UnimplementedError(absl::StrCat("no kernels for a GPU of compute capability ", major,
                                                ".", minor, "; supported are ", Names(),
-                                               ". Run with --backend cpu instead"));
+                                               ". Run with --device cpu instead"));
 }
 
 absl::StatusOr<const GpuArch*> ArchByName(absl::string_view name) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "device/arch/cpu_linear.h"
+#include "device/arch/host_sums.h"
 #include "device/atomic.h"
 #include "device/event.h"
 #include "device/loop.h"
@@ -201,6 +202,11 @@ struct CpuWorker : CpuWorkerBase {
   EVT_FN u8* Scratch() { return scratch_; }
   // Both orders: acquires what earlier arrivers wrote, releases what we wrote; counterpart: itself.
   EVT_FN u32 Arrive(u32* counter) { return DirectSync::FetchAddAcqRel(counter, 1); }
+
+  template <class Load, class Store>
+  EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
+    for (i32 row = 0; row < rows; ++row) store(row, LaneSum(row, n, load));
+  }
 
   // Blocks of 16 rows lie k by k, so that 16 rows of one k are one vector.
   static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }

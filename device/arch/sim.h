@@ -6,6 +6,7 @@
 #pragma once
 
 #include "device/arch/cpu_linear.h"
+#include "device/arch/host_sums.h"
 #include "device/atomic.h"
 #include "device/event.h"
 #include "device/loop.h"
@@ -205,6 +206,10 @@ struct SimWorker {
   EVT_FN bool Leader() const { return true; }
   EVT_FN u8* Scratch() { return shared->scratch; }
   u32 Arrive(u32* counter) { return SimSync::FetchAddAcqRel(counter, 1); }
+  template <class Load, class Store>
+  EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
+    Parallel(rows, [&](i32 row) { store(row, LaneSum(row, n, load)); });
+  }
   static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }
 
   // --- the loop

@@ -1,60 +1,13 @@
-// Hopper and newer (sm_90a, sm_100a, sm_120a): bulk copies that complete on mbarriers, registers that move
-// between warpgroups, tensor-core products with fragment-packed weights. See nvidia.cuh, port_example.h.
+// Hopper and data-centre Blackwell (sm_90a, sm_100a): bulk copies, registers that move between
+// warpgroups. See nvidia.cuh, port_example.h.
 #pragma once
 
-#include "device/arch/nvidia.cuh"
+#include "device/arch/bulk_copy.cuh"
 #include "device/arch/nvidia_linear.cuh"
 
 namespace eventide {
 
-struct Sm90 {
-  static constexpr u32 kFullArrivals = 1;  // one lane's expect_tx, or one plain arrival
-
-  static EVT_FN bool BarrierTry(const u64* barrier, u32 parity) {
-    u32 done;
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(SharedAddress(barrier)), "r"(parity)
-        : "memory");
-    return done != 0;
-  }
-  static EVT_FN void FenceAfterBarrierInit() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
-  // Both sides fence: no axiom of the memory model covers the async proxy (docs/memory_model.md).
-  static EVT_FN void FenceBeforeCopyFromGlobal() {
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-  }
-  static EVT_FN void FenceAfterStores() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-
-  static EVT_FN void ArriveWithoutData(u64* barrier) {
-    if (LaneId() == 0) BarrierArrive(barrier);
-  }
-  // All lanes of a warp. The arrival precedes the copies' completions, which its transaction count covers.
-  template <class Source>
-  static EVT_FN void CopyPieces(u8* page, i32 pieces, u32 bytes, u32 last_bytes, const Source& source,
-                                u64* full) {
-    const u32 barrier = SharedAddress(full);
-    if (LaneId() == 0) {
-      // Compute read this page with ordinary loads before it dropped it; the copy engine writes it next.
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(
-                       barrier),
-                   "r"(static_cast<u32>(pieces - 1) * bytes + last_bytes)
-                   : "memory");
-    }
-    __syncwarp();
-    for (i32 i = static_cast<i32>(LaneId()); i < pieces; i += 32) {
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-              SharedAddress(page) + static_cast<u32>(i) * bytes),
-          "l"(source(i)), "r"(i == pieces - 1 ? last_bytes : bytes), "r"(barrier)
-          : "memory");
-    }
-  }
-
+struct Sm90 : BulkCopyPort {
   static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 208;"); }
   static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 88;"); }
 };

@@ -1,0 +1,21 @@
+// Workstation Blackwell (sm_120a): bulk copies; the assembler keeps registers where they are. See
+// nvidia.cuh, port_example.h.
+#pragma once
+
+#include "device/arch/bulk_copy.cuh"
+#include "device/arch/nvidia_linear.cuh"
+
+namespace eventide {
+
+struct Sm120 : BulkCopyPort {
+  static EVT_FN void TakeRegisters() {}
+  static EVT_FN void GiveRegisters() {}
+};
+
+template <class P>
+EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader& header) {
+  extern __shared__ __align__(128) u8 worker_memory[];
+  RunWorkerOn<Sm120, P>(program, &header, worker_memory);
+}
+
+}  // namespace eventide
