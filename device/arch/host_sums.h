@@ -1,0 +1,23 @@
+// RowSums of port_example.h for workers that are one thread: the 32 lanes of a GPU warp, one by
+// one.
+#pragma once
+
+#include "device/base.h"
+
+namespace eventide {
+
+template <class Load>
+EVT_FN float LaneSum(i32 row, i32 n, const Load& load) {
+  constexpr i32 kLaneCount = 32;
+  float lane[kLaneCount] = {};
+  for (i32 first = 0; first < n; first += kLaneCount) {
+    const i32 count = Min(kLaneCount, n - first);
+    for (i32 l = 0; l < count; ++l) lane[l] = Add(lane[l], load(row, first + l));
+  }
+  for (i32 distance = kLaneCount / 2; distance > 0; distance /= 2) {
+    for (i32 l = 0; l < distance; ++l) lane[l] = Add(lane[l], lane[l + distance]);
+  }
+  return lane[0];
+}
+
+}  // namespace eventide

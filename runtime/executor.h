@@ -1,0 +1,74 @@
+// Runs a program's steps on some backend. Made by MakeCpuExecutor (runtime/cpu_executor.h),
+// MakeSimExecutor (runtime/sim_executor.h) or the CUDA one; used in the same way:
+//
+//   ASSIGN_OR_RETURN(auto executor, MakeCpuExecutor(std::move(program), options));
+//   RETURN_IF_ERROR(executor->Write(executor->TensorBuffer(x), 0, data, bytes));
+//   RETURN_IF_ERROR(executor->RunStep(header));
+//   RETURN_IF_ERROR(executor->Read(executor->TensorBuffer(y), 0, result, bytes));
+//
+// Not thread-safe: one thread drives an executor.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/program.h"
+#include "device/abi.h"
+
+namespace eventide {
+
+// Memory that a step can use. It belongs to the executor and lives as long.
+struct Buffer {
+  uint64_t address = 0;  // as ops and step headers name it
+  int64_t bytes = 0;
+};
+
+// A tensor whose content is `data`, which must outlive the executor and is never written. Backends
+// that share memory with the host use it in place; the others copy it once.
+struct PlacedTensor {
+  int tensor = -1;
+  const void* data = nullptr;
+};
+
+struct ExecutorOptions {
+  int workers = 0;                       // 0: as many as the machine runs at once
+  uint64_t timeout_ns = 10'000'000'000;  // no task finished anywhere for this long: abort
+  std::string policy = "auto";           // schedulers/scheduler.h
+  std::vector<PlacedTensor> placed;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  virtual const Program& program() const = 0;
+  virtual int workers() const = 0;
+
+  // Where a tensor lives; all of it is zero at first (unless placed).
+  virtual Buffer TensorBuffer(int tensor) const = 0;
+  Buffer TensorBuffer(TensorId tensor) const { return TensorBuffer(tensor.index); }
+  // Zeroed memory for rows, block tables, slot states, results.
+  virtual absl::StatusOr<Buffer> AllocateBuffer(int64_t bytes) = 0;
+  // Offsets and sizes are checked against the buffer. Reading waits for the steps in flight;
+  // writing is ordered before steps submitted later.
+  virtual absl::Status Write(const Buffer& to, int64_t offset, const void* data, int64_t bytes) = 0;
+  virtual absl::Status Read(const Buffer& from, int64_t offset, void* data, int64_t bytes) = 0;
+  virtual absl::Status Fill(const Buffer& to, int64_t offset, uint8_t value, int64_t bytes) = 0;
+
+  // Enqueues a step. Of the header the host gives symbols, rows and their addresses; the executor
+  // fills in abi, step, symbol_count, workers, bank and timeout_ns. An error here enqueues nothing.
+  virtual absl::Status Submit(const StepHeader& header) = 0;
+  // Waits for the oldest step that nobody has waited for: its error, if it was aborted. The next
+  // step works all the same.
+  virtual absl::Status Wait() = 0;
+  // Steps that may be submitted and not waited for. On the CPU a step has run when Submit returns.
+  virtual int MaxInFlight() const = 0;
+
+  absl::Status RunStep(const StepHeader& header) {
+    RETURN_IF_ERROR(Submit(header));
+    return Wait();
+  }
+};
+
+}  // namespace eventide

@@ -1,0 +1,213 @@
+#include "runtime/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "device/loop.h"
+#include "runtime/abort.h"
+#include "schedulers/scheduler.h"
+
+namespace eventide {
+namespace {
+
+absl::Status CheckRange(const Buffer& buffer, int64_t offset, int64_t bytes) {
+  if (offset < 0 || bytes < 0 || offset > buffer.bytes || bytes > buffer.bytes - offset) {
+    return absl::OutOfRangeError(absl::StrFormat("bytes [%d, %d + %d) of a buffer of %d bytes",
+                                                 offset, offset, bytes, buffer.bytes));
+  }
+  return absl::OkStatus();
+}
+
+template <class T>
+T* At(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+}  // namespace
+
+absl::StatusOr<HostBlock> HostBlock::Allocate(int64_t bytes) {
+  HostBlock block;
+  if (bytes < 0) return absl::InvalidArgumentError("a buffer of negative size");
+  if (bytes == 0) return block;
+  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "no %d MiB of memory to be had; lower the symbols' maxima (sequences, length, KV blocks)",
+        bytes >> 20));
+  }
+  block.data_ = data;
+  block.bytes_ = bytes;
+  return block;
+}
+
+HostBlock::~HostBlock() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+}
+
+absl::Status HostExecutor::Setup(Program program, const ExecutorOptions& options, int workers) {
+  if (options.timeout_ns == 0) return absl::InvalidArgumentError("the step timeout must not be 0");
+  program_ = std::make_unique<Program>(std::move(program));
+  workers_ = workers;
+  timeout_ns_ = options.timeout_ns;
+  RETURN_IF_ERROR(Allocate(options));
+  MachineShape machine;
+  machine.workers = workers;
+  ASSIGN_OR_RETURN(const PolicyPlan policies, Plan(*program_, machine, options.policy));
+  ASSIGN_OR_RETURN(nodes_, BuildNodes(*program_, addresses_, policies.policy));
+  return absl::OkStatus();
+}
+
+absl::Status HostExecutor::Allocate(const ExecutorOptions& options) {
+  const size_t tensors = program_->tensors.size();
+  std::vector<bool> placed(tensors);
+  addresses_.assign(tensors, 0);
+  for (const PlacedTensor& place : options.placed) {
+    if (place.tensor < 0 || place.tensor >= static_cast<int>(tensors) || place.data == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("placed tensor %d: no such tensor, or no data", place.tensor));
+    }
+    const TensorDecl& decl = program_->tensors[place.tensor];
+    if (decl.role != TensorRole::kWeight) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("tensor %s cannot be placed: only weights are never written", decl.name));
+    }
+    placed[place.tensor] = true;
+    addresses_[place.tensor] = reinterpret_cast<uint64_t>(place.data);
+  }
+  ASSIGN_OR_RETURN(plan_, PlanMemory(*program_, placed));
+  std::array<uint64_t, kArenas> base = {};
+  for (int arena = 0; arena < kArenas; ++arena) {
+    ASSIGN_OR_RETURN(const Buffer buffer, AllocateBuffer(plan_.bytes[arena]));
+    base[arena] = buffer.address;
+  }
+  for (size_t i = 0; i < tensors; ++i) {
+    const TensorPlace& place = plan_.tensors[i];
+    if (!placed[i]) addresses_[i] = base[place.arena] + static_cast<uint64_t>(place.offset);
+  }
+  // A program without events still has a counter, so that no pointer is null.
+  const int64_t bank = std::max<int64_t>(program_->BankBytes(), kEventStrideBytes);
+  ASSIGN_OR_RETURN(const Buffer counters, AllocateBuffer(2 * bank));
+  ASSIGN_OR_RETURN(const Buffer abort, AllocateBuffer(sizeof(AbortRecord)));
+  ASSIGN_OR_RETURN(const Buffer progress, AllocateBuffer(int64_t{workers_} * kEventStrideBytes));
+  ASSIGN_OR_RETURN(const Buffer published, AllocateBuffer(std::max<int64_t>(tensors, 1) * 8));
+  record_.counters = counters.address;
+  record_.bank_bytes = static_cast<uint64_t>(bank);
+  record_.abort = abort.address;
+  record_.progress = progress.address;
+  record_.published = published.address;
+  std::copy(addresses_.begin(), addresses_.end(), At<uint64_t>(published.address));
+  return absl::OkStatus();
+}
+
+Buffer HostExecutor::TensorBuffer(int tensor) const {
+  EVT_CHECK(tensor >= 0 && tensor < static_cast<int>(addresses_.size()));
+  return {addresses_[tensor], plan_.tensors[tensor].bytes};
+}
+
+absl::StatusOr<Buffer> HostExecutor::AllocateBuffer(int64_t bytes) {
+  ASSIGN_OR_RETURN(HostBlock block, HostBlock::Allocate(bytes));
+  const Buffer buffer{block.address(), bytes};
+  blocks_.push_back(std::move(block));
+  return buffer;
+}
+
+absl::Status HostExecutor::Write(const Buffer& to, int64_t offset, const void* data,
+                                 int64_t bytes) {
+  RETURN_IF_ERROR(CheckRange(to, offset, bytes));
+  if (bytes > 0) std::memcpy(At<char>(to.address) + offset, data, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status HostExecutor::Read(const Buffer& from, int64_t offset, void* data, int64_t bytes) {
+  RETURN_IF_ERROR(CheckRange(from, offset, bytes));
+  if (bytes > 0) std::memcpy(data, At<char>(from.address) + offset, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status HostExecutor::Fill(const Buffer& to, int64_t offset, uint8_t value, int64_t bytes) {
+  RETURN_IF_ERROR(CheckRange(to, offset, bytes));
+  if (bytes > 0) std::memset(At<char>(to.address) + offset, value, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status HostExecutor::SumRows(StepHeader& header) const {
+  const Row* rows = At<const Row>(header.rows_ptr);
+  const SlotState* slots = At<const SlotState>(header.slot_state_ptr);
+  for (size_t i = 0; i < program_->symbols.size(); ++i) {
+    const SymbolDecl& symbol = program_->symbols[i];
+    if (header.symbols[i] != kSumOfRows || symbol.min < 0) continue;
+    int64_t sum = 0;
+    for (uint32_t r = 0; r < header.rows; ++r) {
+      if (rows[r].query_length == kDeviceKnows && slots == nullptr) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "step: row %d leaves its length to the device, but there are no slot states", r));
+      }
+      sum += static_cast<uint32_t>(QueryLength(rows[r], slots));
+    }
+    if (sum < symbol.min || sum > symbol.max) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("step: the rows' lengths add up to %s = %d, outside [%d, %d]",
+                          symbol.name, sum, symbol.min, symbol.max));
+    }
+    header.symbols[i] = static_cast<int32_t>(sum);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostExecutor::Submit(const StepHeader& given) {
+  if (static_cast<int>(outcomes_.size()) >= MaxInFlight()) {
+    return absl::FailedPreconditionError(
+        "two steps are in flight: Wait for one before the next Submit");
+  }
+  StepHeader header = given;
+  header.abi = kAbiVersion;
+  header.symbol_count = static_cast<uint32_t>(program_->symbols.size());
+  header.workers = static_cast<uint32_t>(workers_);
+  header.timeout_ns = timeout_ns_;
+  header.step = step_;
+  header.bank = static_cast<uint32_t>(step_ & 1);
+  RETURN_IF_ERROR(CheckStep(*program_, header));
+  // As on the device, the header keeps kSumOfRows; what is summed goes to the view.
+  StepHeader resolved = header;
+  RETURN_IF_ERROR(SumRows(resolved));
+  StepView view = {};
+  view.header = &header;
+  std::copy(std::begin(resolved.symbols), std::end(resolved.symbols), view.symbols);
+  EvaluateDims(view);
+  ++step_;
+  const absl::Status ran = RunWorkers(header, view);
+  const absl::Status outcome = Outcome();
+  outcomes_.push_back(outcome.ok() ? ran : outcome);
+  if (!outcomes_.back().ok()) {
+    std::memset(At<void>(record_.counters), 0, 2 * record_.bank_bytes);
+    std::memset(At<void>(record_.abort), 0, sizeof(AbortRecord));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostExecutor::Outcome() {
+  const AbortRecord& record = *At<const AbortRecord>(record_.abort);
+  if (record.cause == kAbortNone) return absl::OkStatus();
+  return DescribeAbort(*program_, record);
+}
+
+absl::Status HostExecutor::Wait() {
+  if (outcomes_.empty()) return absl::FailedPreconditionError("Wait without a submitted step");
+  const absl::Status status = outcomes_.front();
+  outcomes_.erase(outcomes_.begin());
+  return status;
+}
+
+void HostExecutor::ClearSlice(uint32_t used_bank, int worker) const {
+  const uint64_t elements = record_.bank_bytes / kEventStrideBytes;
+  const uint64_t count = static_cast<uint64_t>(workers_), index = static_cast<uint64_t>(worker);
+  const uint64_t begin = elements * index / count, end = elements * (index + 1) / count;
+  char* bank = At<char>(record_.counters + (1 - used_bank) * record_.bank_bytes);
+  std::memset(bank + begin * kEventStrideBytes, 0, (end - begin) * kEventStrideBytes);
+}
+
+}  // namespace eventide

@@ -1,0 +1,41 @@
+// Where a program's tensors live: one arena per lifetime, laid out once from the symbols' maxima,
+// so that nothing is allocated during a step; and the node records that follow from the addresses.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/program.h"
+#include "device/abi.h"
+
+namespace eventide {
+
+inline constexpr int kArenas = 5;                 // one per TensorRole
+inline constexpr int64_t kTensorAlignment = 256;  // bytes
+
+struct TensorPlace {
+  int arena = 0;  // TensorRole
+  int64_t offset = 0;
+  int64_t bytes = 0;  // at the symbols' maxima
+};
+
+struct MemoryPlan {
+  std::vector<TensorPlace> tensors;  // by tensor index
+  std::array<int64_t, kArenas> bytes = {};
+};
+
+// `placed[i]`: tensor i lives in the caller's memory and takes no room in its arena (may be empty).
+absl::StatusOr<MemoryPlan> PlanMemory(const Program& program, const std::vector<bool>& placed);
+
+// Node records of all grids, in ProgramGrid::node order. `addresses[i]` is where tensor i begins,
+// `policies[g]` is the PolicyId of grid g.
+absl::StatusOr<std::vector<Node>> BuildNodes(const Program& program,
+                                             absl::Span<const uint64_t> addresses,
+                                             absl::Span<const uint32_t> policies);
+
+// Checks what the host says about a step against the program, before anything is enqueued.
+absl::Status CheckStep(const Program& program, const StepHeader& header);
+
+}  // namespace eventide
