@@ -26,7 +26,7 @@ absl::Status ReadReplace(const Json& json, std::string* from, std::string* to) {
   if (pattern == nullptr) return absl::InvalidArgumentError("Replace without a pattern");
   ASSIGN_OR_RETURN(*from, JsonString(*pattern, "String", ""));
   ASSIGN_OR_RETURN(*to, JsonString(json, "content", ""));
-  if (from->empty()) return Unsupported("Replace", pattern->dump());
+  if (from->empty()) return Unsupported("Replace", JsonExcerpt(*pattern));
   return absl::OkStatus();
 }
 
@@ -190,13 +190,13 @@ absl::Status ReadHfDecoder(const Json* json, BpeTokenizerParts* parts) {
       fused = true;
     } else if (name == "Strip" && fused) {
       const Json expected = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
-      if (step != expected) return Unsupported("decoder", step.dump());
+      if (step != expected) return Unsupported("decoder", JsonExcerpt(step));
       parts->decode_style.strip_leading_space = true;
     } else {
       return Unsupported("decoder step", name);
     }
   }
-  if (!marks || parts->byte_level) return Unsupported("decoder", json->dump());
+  if (!marks || parts->byte_level) return Unsupported("decoder", JsonExcerpt(*json));
   return absl::OkStatus();
 }
 
@@ -220,7 +220,7 @@ absl::Status ReadHfPostProcessor(const Json& json, int depth, BpeTokenizerParts*
     } else if (JsonFind(piece, "Sequence") != nullptr && ids == &parts->prefix_ids) {
       ids = &parts->suffix_ids;
     } else {
-      return Unsupported("template", single->dump());
+      return Unsupported("template", JsonExcerpt(*single));
     }
   }
   return absl::OkStatus();
