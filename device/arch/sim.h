@@ -41,6 +41,8 @@ u64 SimVersion();                      // counts SimChanged
 // `version`.
 void SimBlock(u64 version, const void* address, const SimWait& wait);
 void SimIssue(const SimCopy& copy);
+// Issues, or appends to `held` (a list of the simulator's) if that is not null.
+void SimIssueOrHold(void* held, const SimCopy& copy);
 bool SimCoin();                  // a choice that is nobody's: either must be right
 void SimFail(const char* what);  // an op broke the rules of pages; does not return
 
@@ -134,6 +136,7 @@ struct SimWorker {
   SimShared* shared;
   TaskName task;
   u32 asked, taken[kLanes], dropped[kLanes], tasks, finished;
+  void* held;  // where copies wait (a negative control); null otherwise
 
   // --- producers
   // ------------------------------------------------------------------------------------------
@@ -156,7 +159,7 @@ struct SimWorker {
         SimFail("copies from an unaligned address");
     }
     copy.done = &slot.full;
-    SimIssue(copy);
+    SimIssueOrHold(held, copy);
   }
   void Blank() { SimSync::StoreRelease(&NextSlot(kPageBytes, kPageBytes).full, 1); }
 

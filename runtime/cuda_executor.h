@@ -1,0 +1,46 @@
+// The CUDA backend: one cooperative launch of the generated megakernel per step, on one stream, at most
+// two in flight.
+#pragma once
+
+#include <memory>
+
+#include "jit/kernel.h"
+#include "runtime/executor.h"
+
+namespace eventide {
+
+struct CudaExecutorOptions : ExecutorOptions {
+  int device = 0;  // ordinal among the visible ones
+  KernelOptions kernel;
+};
+
+// What starting one took and found; for `warmup`, `inspect` and tables.
+struct CudaReport {
+  std::string gpu;  // its name
+  const GpuArch* arch = nullptr;
+  int multiprocessors = 0;
+  int driver_version = 0;  // 13000 for 13.0
+  int dynamic_shared_bytes = 0;
+  KernelUsage usage;
+  bool compiled = false;
+  std::string cache_note;
+  int64_t cubin_bytes = 0;
+  double context_ms = 0, generate_ms = 0, compile_ms = 0, module_ms = 0, memory_ms = 0;
+};
+
+class CudaExecutor : public Executor {
+ public:
+  virtual const CudaReport& report() const = 0;
+  // Whether the oldest step in flight has ended: Wait would not block.
+  virtual absl::StatusOr<bool> Done() = 0;
+  // Milliseconds the last step that was waited for took on the GPU, by its events.
+  virtual double LastStepMs() const = 0;
+};
+
+// True where a CUDA driver and a GPU are; otherwise `why` says what is missing.
+bool CudaAvailable(std::string* why);
+
+absl::StatusOr<std::unique_ptr<CudaExecutor>> MakeCudaExecutor(Program program,
+                                                               const CudaExecutorOptions& options);
+
+}  // namespace eventide
