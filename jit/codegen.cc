@@ -209,6 +209,9 @@ class Generator {
     OverGrids("i32 Extent(const StepView& step, i32 grid, i32 layer, i32 dim)",
               [&](const ProgramGrid& g, int) {
                 std::string text = "return ";
+                const bool one = std::all_of(g.extents.begin(), g.extents.end(),
+                                             [](const Expr& e) { return e.AsConstant() == 1; });
+                if (one) return text + "1;";
                 for (size_t d = 0; d < g.extents.size(); ++d) {
                   absl::StrAppend(&text, "dim == ", d, " ? ", ExtentCpp(g, g.extents[d]), " : ");
                 }
@@ -348,9 +351,11 @@ class Generator {
     Line("};\n\n}  // namespace eventide");
     if (target_.entry != CodegenTarget::Entry::kCuda) return;
     Line("\nextern \"C\" __global__ void __launch_bounds__(eventide::kThreads, 1)");
-    Line(absl::StrCat("    ", kStepKernel, "(const eventide::ProgramRecord* program,"));
-    Line("                  const eventide::StepHeader* header) {");
-    Line("  eventide::RunWorker<eventide::GeneratedProgram>(*program, *header);\n}");
+    // By value: a step costs no copy and no dependent load of its header.
+    Line(absl::StrCat("    ", kStepKernel,
+                      "(const __grid_constant__ eventide::ProgramRecord program,"));
+    Line("                  const __grid_constant__ eventide::StepHeader header) {");
+    Line("  eventide::RunWorker<eventide::GeneratedProgram>(program, header);\n}");
   }
 
   const Program& p_;

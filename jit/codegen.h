@@ -12,7 +12,7 @@ namespace eventide {
 struct CodegenTarget {
   std::string header;  // the port: device/arch/....{cuh,h}
   enum class Entry {
-    kCuda,  // extern "C" __global__ eventide_step(const ProgramRecord*, const StepHeader*)
+    kCuda,  // extern "C" __global__ eventide_step(ProgramRecord, StepHeader), by value
     kNone,  // GeneratedProgram only: whoever includes the source runs it
   } entry = Entry::kCuda;
 };

@@ -1,5 +1,5 @@
-// The CUDA backend: one cooperative launch of the generated megakernel per step, on one stream, at most
-// two in flight.
+// The CUDA backend: one cooperative launch of the generated megakernel per step, on one stream, at
+// most two in flight.
 #pragma once
 
 #include <memory>
@@ -12,6 +12,7 @@ namespace eventide {
 struct CudaExecutorOptions : ExecutorOptions {
   int device = 0;  // ordinal among the visible ones
   KernelOptions kernel;
+  bool time_steps = false;  // LastStepMs; costs about a microsecond per step
 };
 
 // What starting one took and found; for `warmup`, `inspect` and tables.
@@ -33,7 +34,7 @@ class CudaExecutor : public Executor {
   virtual const CudaReport& report() const = 0;
   // Whether the oldest step in flight has ended: Wait would not block.
   virtual absl::StatusOr<bool> Done() = 0;
-  // Milliseconds the last step that was waited for took on the GPU, by its events.
+  // Milliseconds that the last step waited for took on the GPU; 0 without time_steps.
   virtual double LastStepMs() const = 0;
 };
 

@@ -27,8 +27,8 @@ absl::Status CudaMemory::Open(const CudaDriver* driver, CuStream stream) {
     RETURN_IF_ERROR(driver_->Check(driver_->MemHostAlloc(&chunk, kChunkBytes, 0),
                                    "allocating pinned memory for copies"));
     chunk_[i] = static_cast<char*>(chunk);
-    RETURN_IF_ERROR(driver_->Check(driver_->EventCreate(&left_[i], kCuEventNoTiming),
-                                   "creating an event"));
+    RETURN_IF_ERROR(
+        driver_->Check(driver_->EventCreate(&left_[i], kCuEventNoTiming), "creating an event"));
   }
   return absl::OkStatus();
 }
@@ -97,9 +97,9 @@ absl::Status CudaMemory::Upload(uint64_t to, const void* data, int64_t bytes) {
     const int64_t part = std::min(bytes, kChunkBytes - used_);
     char* staging = chunk_[current_] + used_;
     std::memcpy(staging, from, static_cast<size_t>(part));
-    RETURN_IF_ERROR(driver_->Check(
-        driver_->MemcpyHtoDAsync(to, staging, static_cast<size_t>(part), stream_),
-        absl::StrFormat("copying %d bytes to the GPU", part)));
+    RETURN_IF_ERROR(
+        driver_->Check(driver_->MemcpyHtoDAsync(to, staging, static_cast<size_t>(part), stream_),
+                       absl::StrFormat("copying %d bytes to the GPU", part)));
     // Copies start on lines of their own, so that none is slow because of its neighbour.
     used_ = std::min(kChunkBytes, (used_ + part + 255) / 256 * 256);
     to += static_cast<uint64_t>(part);

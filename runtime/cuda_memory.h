@@ -1,5 +1,5 @@
-// Device memory of one executor: what is allocated, and copies from and to ordinary memory through pinned
-// chunks, all on one stream.
+// Device memory of one executor: what is allocated, and copies from and to ordinary memory through
+// pinned chunks, all on one stream.
 #pragma once
 
 #include <array>

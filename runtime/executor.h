@@ -50,6 +50,9 @@ class Executor {
   Buffer TensorBuffer(TensorId tensor) const { return TensorBuffer(tensor.index); }
   // Zeroed memory for rows, block tables, slot states, results.
   virtual absl::StatusOr<Buffer> AllocateBuffer(int64_t bytes) = 0;
+  // Zeroed memory that steps write and the host reads (results): reading it after a step has been
+  // waited for does not wait for the steps behind it.
+  virtual absl::StatusOr<Buffer> AllocateResults(int64_t bytes) { return AllocateBuffer(bytes); }
   // Offsets and sizes are checked against the buffer. Reading waits for the steps in flight;
   // writing is ordered before steps submitted later.
   virtual absl::Status Write(const Buffer& to, int64_t offset, const void* data, int64_t bytes) = 0;

@@ -1,0 +1,32 @@
+// From a program to a loadable kernel: generate, collect headers, compile or take from the cache.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/program.h"
+#include "jit/arch.h"
+#include "jit/nvrtc.h"
+#include "jit/sources.h"
+
+namespace eventide {
+
+struct KernelOptions {
+  std::vector<HeaderText> extra_headers;  // ops that are not part of Eventide, as "ops/<name>.h"
+  bool use_cache = true;
+  std::string cache_folder;  // empty: $EVENTIDE_CACHE_DIR, or the user's cache folder
+};
+
+struct Kernel {
+  std::string cubin;
+  std::string source;
+  KernelUsage usage;
+  bool compiled = false;   // in this process, not taken from the cache
+  std::string cache_note;  // why the cache could not be used, if so
+  double generate_ms = 0, compile_ms = 0;
+};
+
+absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
+                                   const KernelOptions& options = {});
+
+}  // namespace eventide

@@ -1,0 +1,428 @@
+#include "runtime/cuda_executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "jit/codegen.h"
+#include "jit/driver.h"
+#include "runtime/abort.h"
+#include "runtime/cuda_memory.h"
+#include "runtime/memory.h"
+#include "schedulers/scheduler.h"
+
+namespace eventide {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kMaxInFlight = 2;
+// A kernel ends stuck steps itself; if even that does not happen, the GPU is lost to this process.
+constexpr std::chrono::minutes kDeviceSilence{10};
+// Shared memory of a worker that is not pages: scratch, and its state with room to spare.
+constexpr int kNotPagesBytes = kScratchBytes + 4096;
+
+double Since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+absl::Status CheckRange(const Buffer& buffer, int64_t offset, int64_t bytes) {
+  if (offset < 0 || bytes < 0 || offset > buffer.bytes || bytes > buffer.bytes - offset) {
+    return absl::OutOfRangeError(absl::StrFormat("bytes [%d, %d + %d) of a buffer of %d bytes",
+                                                 offset, offset, bytes, buffer.bytes));
+  }
+  return absl::OkStatus();
+}
+
+class CudaExecutorImpl : public CudaExecutor {
+ public:
+  ~CudaExecutorImpl() override {
+    if (context_ == nullptr) return;
+    driver_->CtxSetCurrent(context_);
+    if (stream_ != nullptr) driver_->StreamSynchronize(stream_);
+    memory_.reset();
+    for (Flight& flight : flights_) {
+      if (flight.started != nullptr) driver_->EventDestroy(flight.started);
+      if (flight.ended != nullptr) driver_->EventDestroy(flight.ended);
+    }
+    if (abort_host_ != nullptr) driver_->MemFreeHost(abort_host_);
+    if (module_ != nullptr) driver_->ModuleUnload(module_);
+    if (stream_ != nullptr) driver_->StreamDestroy(stream_);
+    if (abort_stream_ != nullptr) driver_->StreamDestroy(abort_stream_);
+    driver_->PrimaryCtxRelease(device_);
+  }
+
+  absl::Status Start(Program program, const CudaExecutorOptions& options) {
+    if (options.timeout_ns == 0)
+      return absl::InvalidArgumentError("the step timeout must not be 0");
+    program_ = std::make_unique<Program>(std::move(program));
+    timeout_ns_ = options.timeout_ns;
+    time_steps_ = options.time_steps;
+    RETURN_IF_ERROR(OpenDevice(options.device));
+    RETURN_IF_ERROR(LoadKernel(options));
+    const Clock::time_point start = Clock::now();
+    RETURN_IF_ERROR(Allocate(options));
+    RETURN_IF_ERROR(driver_->Check(driver_->StreamSynchronize(stream_), "preparing memory"));
+    report_.memory_ms = Since(start);
+    return absl::OkStatus();
+  }
+
+  const Program& program() const override { return *program_; }
+  int workers() const override { return workers_; }
+  const CudaReport& report() const override { return report_; }
+  int MaxInFlight() const override { return kMaxInFlight; }
+  double LastStepMs() const override { return last_step_ms_; }
+
+  Buffer TensorBuffer(int tensor) const override {
+    EVT_CHECK(tensor >= 0 && tensor < static_cast<int>(addresses_.size()));
+    return {addresses_[tensor], plan_.tensors[tensor].bytes};
+  }
+  absl::StatusOr<Buffer> AllocateBuffer(int64_t bytes) override {
+    RETURN_IF_ERROR(Enter());
+    return memory_->Allocate(bytes, "a buffer of the host's");
+  }
+  absl::StatusOr<Buffer> AllocateResults(int64_t bytes) override {
+    RETURN_IF_ERROR(Enter());
+    return memory_->AllocateMapped(bytes);
+  }
+  absl::Status Write(const Buffer& to, int64_t offset, const void* data, int64_t bytes) override {
+    RETURN_IF_ERROR(CheckRange(to, offset, bytes));
+    RETURN_IF_ERROR(Enter());
+    return memory_->Upload(to.address + offset, data, bytes);
+  }
+  absl::Status Read(const Buffer& from, int64_t offset, void* data, int64_t bytes) override {
+    RETURN_IF_ERROR(CheckRange(from, offset, bytes));
+    if (bytes == 0) return absl::OkStatus();
+    // Results are in the host's own memory, and final once their step has been waited for.
+    if (const void* host = memory_->Host(from.address + offset)) {
+      std::memcpy(data, host, static_cast<size_t>(bytes));
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(Enter());
+    return memory_->Download(from.address + offset, data, bytes);
+  }
+  absl::Status Fill(const Buffer& to, int64_t offset, uint8_t value, int64_t bytes) override {
+    RETURN_IF_ERROR(CheckRange(to, offset, bytes));
+    RETURN_IF_ERROR(Enter());
+    return memory_->Fill(to.address + offset, value, bytes);
+  }
+
+  absl::Status Submit(const StepHeader& given) override;
+  absl::Status Wait() override;
+  absl::StatusOr<bool> Done() override {
+    if (in_flight_ == 0) return absl::FailedPreconditionError("no step is in flight");
+    RETURN_IF_ERROR(Enter());
+    const int result = driver_->EventQuery(Oldest().ended);
+    if (result == kCuNotReady) return false;
+    RETURN_IF_ERROR(driver_->Check(result, "asking whether a step has ended"));
+    return true;
+  }
+
+ private:
+  struct Flight {
+    CuEvent started = nullptr, ended = nullptr;
+  };
+
+  absl::Status Enter() { return driver_->Check(driver_->CtxSetCurrent(context_), "using the GPU"); }
+  Flight& Oldest() { return flights_[(step_ - in_flight_) % kMaxInFlight]; }
+
+  absl::Status OpenDevice(int ordinal);
+  absl::Status LoadKernel(const CudaExecutorOptions& options);
+  absl::Status ChooseWorkers(const CudaExecutorOptions& options);
+  absl::Status Allocate(const CudaExecutorOptions& options);
+  absl::Status AllocateTensors(const CudaExecutorOptions& options);
+  absl::Status AwaitEvent(CuEvent event);
+  absl::StatusOr<AbortRecord> ReadAbort();
+
+  const CudaDriver* driver_ = nullptr;
+  CuDevice device_ = 0;
+  CuContext context_ = nullptr;
+  CuStream stream_ = nullptr, abort_stream_ = nullptr;
+  CuModule module_ = nullptr;
+  CuFunction function_ = nullptr;
+  std::unique_ptr<CudaMemory> memory_;
+  std::unique_ptr<Program> program_;
+  MemoryPlan plan_;
+  std::vector<uint64_t> addresses_;  // by tensor
+  ProgramRecord record_ = {};
+  AbortRecord* abort_host_ = nullptr;  // pinned
+  CudaReport report_;
+  Flight flights_[kMaxInFlight];
+  int workers_ = 0, threads_ = 0;
+  int in_flight_ = 0;
+  absl::Status behind_abort_;  // of the step in flight, if the one before it was aborted
+  uint64_t step_ = 0, timeout_ns_ = 0;
+  bool time_steps_ = false;
+  double last_step_ms_ = 0;
+};
+
+absl::Status CudaExecutorImpl::OpenDevice(int ordinal) {
+  const Clock::time_point start = Clock::now();
+  ASSIGN_OR_RETURN(driver_, CudaDriver::Get());
+  int count = 0;
+  RETURN_IF_ERROR(driver_->Check(driver_->DeviceGetCount(&count), "counting GPUs"));
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("GPU %d does not exist: %d are visible", ordinal, count));
+  }
+  RETURN_IF_ERROR(driver_->Check(driver_->DeviceGet(&device_, ordinal), "opening the GPU"));
+  char name[256] = {};
+  driver_->DeviceGetName(name, sizeof(name), device_);
+  report_.gpu = name;
+  report_.driver_version = driver_->version();
+  ASSIGN_OR_RETURN(report_.arch, ArchFor(driver_->Attribute(device_, kCuMajor),
+                                         driver_->Attribute(device_, kCuMinor)));
+  if (driver_->Attribute(device_, kCuCooperativeLaunch) == 0) {
+    return absl::UnimplementedError(
+        absl::StrCat(name, " (in this mode) cannot launch cooperative kernels"));
+  }
+  report_.multiprocessors = driver_->Attribute(device_, kCuMultiprocessors);
+  RETURN_IF_ERROR(driver_->Check(driver_->PrimaryCtxRetain(&context_, device_),
+                                 absl::StrCat("opening a context on ", name)));
+  RETURN_IF_ERROR(Enter());
+  RETURN_IF_ERROR(
+      driver_->Check(driver_->StreamCreate(&stream_, kCuStreamNonBlocking), "creating a stream"));
+  RETURN_IF_ERROR(driver_->Check(driver_->StreamCreate(&abort_stream_, kCuStreamNonBlocking),
+                                 "creating a stream"));
+  for (Flight& flight : flights_) {
+    const unsigned flags = time_steps_ ? 0 : kCuEventNoTiming;
+    RETURN_IF_ERROR(
+        driver_->Check(driver_->EventCreate(&flight.started, flags), "creating an event"));
+    RETURN_IF_ERROR(
+        driver_->Check(driver_->EventCreate(&flight.ended, flags), "creating an event"));
+  }
+  memory_ = std::make_unique<CudaMemory>();
+  RETURN_IF_ERROR(memory_->Open(driver_, stream_));
+  report_.context_ms = Since(start);
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutorImpl::LoadKernel(const CudaExecutorOptions& options) {
+  ASSIGN_OR_RETURN(Kernel kernel, BuildKernel(*program_, *report_.arch, options.kernel));
+  report_.usage = kernel.usage;
+  report_.compiled = kernel.compiled;
+  report_.cache_note = kernel.cache_note;
+  report_.cubin_bytes = static_cast<int64_t>(kernel.cubin.size());
+  report_.generate_ms = kernel.generate_ms;
+  report_.compile_ms = kernel.compile_ms;
+  const Clock::time_point start = Clock::now();
+  RETURN_IF_ERROR(driver_->Check(driver_->ModuleLoadData(&module_, kernel.cubin.data()),
+                                 absl::StrCat("loading the kernel of ", program_->name)));
+  RETURN_IF_ERROR(driver_->Check(driver_->ModuleGetFunction(&function_, module_, kStepKernel),
+                                 "finding the kernel in its module"));
+  RETURN_IF_ERROR(ChooseWorkers(options));
+  report_.module_ms = Since(start);
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutorImpl::ChooseWorkers(const CudaExecutorOptions& options) {
+  int static_shared = 0;
+  RETURN_IF_ERROR(driver_->Check(driver_->FuncGetAttribute(&threads_, kCuMaxThreads, function_),
+                                 "asking for the kernel's threads"));
+  RETURN_IF_ERROR(
+      driver_->Check(driver_->FuncGetAttribute(&static_shared, kCuSharedBytes, function_),
+                     "asking for the kernel's shared memory"));
+  const int available =
+      std::min(driver_->Attribute(device_, kCuSharedBytesOptIn), report_.arch->shared_bytes);
+  const int dynamic = available - static_shared;
+  report_.dynamic_shared_bytes = dynamic;
+  int stream_floor = 1, input_floor = 1;
+  for (const ProgramKind& kind : program_->kinds) {
+    stream_floor = std::max(stream_floor, kind.op->stream_floor);
+    input_floor = std::max(input_floor, kind.op->input_floor);
+  }
+  const int pages = (dynamic - kNotPagesBytes) / static_cast<int>(kPageBytes);
+  if (pages < stream_floor + input_floor) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s: its ops need %d pages of shared memory, but a worker on %s has %d",
+                        program_->name, stream_floor + input_floor, report_.gpu, pages));
+  }
+  RETURN_IF_ERROR(
+      driver_->Check(driver_->FuncSetAttribute(function_, kCuMaxDynamicShared, dynamic),
+                     absl::StrFormat("asking for %d bytes of shared memory per worker", dynamic)));
+  int resident = 0;
+  RETURN_IF_ERROR(driver_->Check(
+      driver_->OccupancyMaxBlocks(&resident, function_, threads_, static_cast<size_t>(dynamic)),
+      "asking how many workers fit"));
+  const int most = resident * report_.multiprocessors;
+  workers_ = options.workers == 0 ? report_.multiprocessors : options.workers;
+  if (workers_ < 1 || workers_ > most) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d workers: %s can run between 1 and %d at once (%d multiprocessors; a worker takes %d "
+        "threads, %d registers each, and %d bytes of shared memory)",
+        workers_, report_.gpu, most, report_.multiprocessors, threads_, report_.usage.registers,
+        dynamic + static_shared));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutorImpl::AllocateTensors(const CudaExecutorOptions& options) {
+  const size_t tensors = program_->tensors.size();
+  static constexpr const char* kArenaNames[kArenas] = {"weights", "state", "inputs", "scratch",
+                                                       "outputs"};
+  ASSIGN_OR_RETURN(plan_, PlanMemory(*program_, {}));
+  std::array<uint64_t, kArenas> base = {};
+  for (int arena = 0; arena < kArenas; ++arena) {
+    ASSIGN_OR_RETURN(const Buffer buffer,
+                     memory_->Allocate(plan_.bytes[arena], kArenaNames[arena]));
+    base[arena] = buffer.address;
+  }
+  addresses_.assign(tensors, 0);
+  for (size_t i = 0; i < tensors; ++i) {
+    addresses_[i] = base[plan_.tensors[i].arena] + static_cast<uint64_t>(plan_.tensors[i].offset);
+  }
+  for (const PlacedTensor& place : options.placed) {
+    if (place.tensor < 0 || place.tensor >= static_cast<int>(tensors) || place.data == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("placed tensor %d: no such tensor, or no data", place.tensor));
+    }
+    RETURN_IF_ERROR(
+        memory_->Upload(addresses_[place.tensor], place.data, plan_.tensors[place.tensor].bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
+  RETURN_IF_ERROR(AllocateTensors(options));
+  MachineShape machine;
+  machine.workers = workers_;
+  ASSIGN_OR_RETURN(const PolicyPlan policies, Plan(*program_, machine, options.policy));
+  ASSIGN_OR_RETURN(const std::vector<Node> nodes,
+                   BuildNodes(*program_, addresses_, policies.policy));
+  const int64_t node_bytes = static_cast<int64_t>(nodes.size() * sizeof(Node));
+  const int64_t address_bytes = static_cast<int64_t>(addresses_.size() * sizeof(uint64_t));
+  // A program without events still has a counter, so that no pointer is null.
+  const int64_t bank = std::max<int64_t>(program_->BankBytes(), kEventStrideBytes);
+  ASSIGN_OR_RETURN(const Buffer node_buffer, memory_->Allocate(node_bytes, "node records"));
+  ASSIGN_OR_RETURN(const Buffer published, memory_->Allocate(address_bytes, "tensor addresses"));
+  ASSIGN_OR_RETURN(const Buffer counters, memory_->Allocate(2 * bank, "event counters"));
+  ASSIGN_OR_RETURN(const Buffer abort, memory_->Allocate(sizeof(AbortRecord), "the abort record"));
+  ASSIGN_OR_RETURN(const Buffer progress,
+                   memory_->Allocate(int64_t{workers_} * kEventStrideBytes, "progress counters"));
+  RETURN_IF_ERROR(memory_->Upload(node_buffer.address, nodes.data(), node_bytes));
+  RETURN_IF_ERROR(memory_->Upload(published.address, addresses_.data(), address_bytes));
+  record_.nodes = node_buffer.address;
+  record_.published = published.address;
+  record_.counters = counters.address;
+  record_.bank_bytes = static_cast<uint64_t>(bank);
+  record_.abort = abort.address;
+  record_.progress = progress.address;
+  void* host = nullptr;
+  RETURN_IF_ERROR(driver_->Check(driver_->MemHostAlloc(&host, sizeof(AbortRecord), 0),
+                                 "allocating pinned memory"));
+  abort_host_ = static_cast<AbortRecord*>(host);
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutorImpl::Submit(const StepHeader& given) {
+  if (in_flight_ >= kMaxInFlight) {
+    return absl::FailedPreconditionError(
+        "two steps are in flight: Wait for one before the next Submit");
+  }
+  StepHeader header = given;
+  header.abi = kAbiVersion;
+  header.symbol_count = static_cast<uint32_t>(program_->symbols.size());
+  header.workers = static_cast<uint32_t>(workers_);
+  header.timeout_ns = timeout_ns_;
+  header.step = step_;
+  header.bank = static_cast<uint32_t>(step_ & 1);
+  RETURN_IF_ERROR(CheckStep(*program_, header));
+  RETURN_IF_ERROR(Enter());
+  Flight& flight = flights_[step_ % kMaxInFlight];
+  if (time_steps_) {
+    RETURN_IF_ERROR(
+        driver_->Check(driver_->EventRecord(flight.started, stream_), "recording an event"));
+  }
+  void* parameters[] = {&record_, &header};  // copied by the launch
+  RETURN_IF_ERROR(driver_->Check(
+      driver_->LaunchCooperative(
+          function_, static_cast<unsigned>(workers_), 1, 1, static_cast<unsigned>(threads_), 1, 1,
+          static_cast<unsigned>(report_.dynamic_shared_bytes), stream_, parameters),
+      absl::StrFormat("launching a step of %s", program_->name)));
+  RETURN_IF_ERROR(
+      driver_->Check(driver_->EventRecord(flight.ended, stream_), "recording an event"));
+  ++step_;
+  ++in_flight_;
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutorImpl::AwaitEvent(CuEvent event) {
+  // Polled with calls of the driver: a plain loop on memory might never see the kernel start.
+  const Clock::time_point start = Clock::now();
+  for (;;) {
+    const int result = driver_->EventQuery(event);
+    if (result != kCuNotReady) return driver_->Check(result, "a step on the GPU");
+    const auto waited = Clock::now() - start;
+    if (waited > kDeviceSilence) {
+      return absl::DeadlineExceededError(
+          absl::StrFormat("%s has not ended a step for %d minutes; the process must be restarted",
+                          report_.gpu, kDeviceSilence.count()));
+    }
+    if (waited > std::chrono::microseconds(200)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(10));
+    }
+  }
+}
+
+// On a stream of its own: the next step is running on the other one.
+absl::StatusOr<AbortRecord> CudaExecutorImpl::ReadAbort() {
+  RETURN_IF_ERROR(driver_->Check(
+      driver_->MemcpyDtoHAsync(abort_host_, record_.abort, sizeof(AbortRecord), abort_stream_),
+      "reading the abort record"));
+  RETURN_IF_ERROR(
+      driver_->Check(driver_->StreamSynchronize(abort_stream_), "reading the abort record"));
+  return *abort_host_;
+}
+
+absl::Status CudaExecutorImpl::Wait() {
+  if (in_flight_ == 0) return absl::FailedPreconditionError("Wait without a submitted step");
+  RETURN_IF_ERROR(Enter());
+  Flight& flight = Oldest();
+  const absl::Status ended = AwaitEvent(flight.ended);
+  --in_flight_;
+  RETURN_IF_ERROR(ended);
+  if (!behind_abort_.ok()) return std::exchange(behind_abort_, absl::OkStatus());
+  if (time_steps_) {
+    float ms = 0;
+    RETURN_IF_ERROR(driver_->Check(driver_->EventElapsedTime(&ms, flight.started, flight.ended),
+                                   "timing a step"));
+    last_step_ms_ = ms;
+  }
+  ASSIGN_OR_RETURN(const AbortRecord record, ReadAbort());
+  if (record.cause == kAbortNone) return absl::OkStatus();
+  const absl::Status story = DescribeAbort(*program_, record);
+  // A step behind it sees the record and ends early: whatever it did counts as aborted too. Only
+  // when it has ended may the banks and the record be cleaned, for the step that comes next.
+  if (in_flight_ > 0) {
+    RETURN_IF_ERROR(AwaitEvent(Oldest().ended));
+    behind_abort_ = absl::Status(
+        story.code(), absl::StrCat("the step before this one was aborted: ", story.message()));
+  }
+  RETURN_IF_ERROR(memory_->Fill(record_.counters, 0, static_cast<int64_t>(2 * record_.bank_bytes)));
+  RETURN_IF_ERROR(memory_->Fill(record_.abort, 0, sizeof(AbortRecord)));
+  return story;
+}
+
+}  // namespace
+
+bool CudaAvailable(std::string* why) {
+  const absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
+  int count = 0;
+  if (!driver.ok()) {
+    *why = std::string(driver.status().message());
+  } else if ((*driver)->DeviceGetCount(&count) != 0 || count == 0) {
+    *why = "no GPU is visible";
+  }
+  return count > 0;
+}
+
+absl::StatusOr<std::unique_ptr<CudaExecutor>> MakeCudaExecutor(Program program,
+                                                               const CudaExecutorOptions& options) {
+  auto executor = std::make_unique<CudaExecutorImpl>();
+  RETURN_IF_ERROR(executor->Start(std::move(program), options));
+  return executor;
+}
+
+}  // namespace eventide
