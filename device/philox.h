@@ -29,10 +29,10 @@ EVT_FN PhiloxBlock Philox4x32(u64 key, u64 counter_low, u64 counter_high = 0) {
   return PhiloxBlock{{c0, c1, c2, c3}};
 }
 
-// The standard normal at the probability (bits' low 31 + 0.5) / 2^32, mirrored if the top bit is
-// set. Within 1.3e-4 of it, relatively: storage in bfloat16 rounds thirty times more coarsely.
-// Largest magnitude 6.34. Polynomials: least squares at Chebyshev nodes, weighted for relative
-// error.
+// The standard normal at the probability (bits' low 31 + 0.5) / 2^32, mirrored if the top bit is set.
+// Within 1.3e-4 of it, relatively (5e-4 for the one rarest magnitude, 6.335): storage in bfloat16
+// rounds thirty times more coarsely. Polynomials: least squares at Chebyshev nodes, weighted for
+// relative error.
 EVT_FN float NormalFromBits(u32 bits) {
   // p in (0, 0.5]: exact up to one rounding; both branches are smooth functions of it.
   const float p = Fma(float(i32(bits & 0x7fffffffu)), 0x1p-32f, 0x1p-33f);

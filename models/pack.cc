@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
-#include "ops/layout.h"
+#include "device/layout.h"
 
 namespace eventide {
 namespace {

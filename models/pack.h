@@ -1,4 +1,4 @@
-// From a checkpoint's tensors to the form that kernels read: packed tiles (ops/layout.h), biases in
+// From a checkpoint's tensors to the form that kernels read: packed tiles (device/layout.h), biases in
 // packed row order, plain rows. A PackJob says where each row comes from and nothing about how it
 // is done, so that another packer (on the GPU) can do the same jobs.
 #pragma once

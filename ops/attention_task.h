@@ -3,7 +3,7 @@
 
 #include "device/op.h"
 #include "device/pages.h"
-#include "ops/softmax.h"
+#include "device/softmax.h"
 #include "ops/step_tables.h"
 
 namespace eventide {
@@ -13,7 +13,7 @@ struct AttentionOperand {
     kItems,
     kRowStart,
     kQkv,        // float[token][kv_head][qkv_stride]: query heads, key, value; raw
-    kCache,      // ops/layout.h, KvLayout
+    kCache,      // device/layout.h, KvLayout
     kQueryNorm,  // head_dim gains, if qk_norm
     kKeyNorm,
     kRope,      // float[position][head_dim / 2][cos, sin]
@@ -32,6 +32,12 @@ struct AttentionParams {
   float scale;     // of scores, 1 / sqrt(head_dim) as a rule
   float epsilon;   // of the QK-norm
   i32 qk_norm;     // 0: q_norm and k_norm are not read
+};
+
+struct CachedPieces {
+  i32 count;
+  i32 shift;  // of the tokens of one piece
+  u32 bytes, last_bytes;
 };
 
 struct AttentionTask {
@@ -68,10 +74,17 @@ struct AttentionTask {
     for (i32 page = low; page < high; page += page_tokens) visit(page);
   }
 
-  // Tokens of one piece of a KV page: a block of the cache or a part of one.
-  EVT_FN i32 PieceTokens(const AttentionParams& p) const { return Min(p.block_size, page_tokens); }
-  EVT_FN i32 PieceShift(const AttentionParams& p) const {
-    return LowestBit(static_cast<u32>(PieceTokens(p)));
+  // How the cached tokens of a KV page lie: whole blocks of the cache, or parts where blocks are larger.
+  EVT_FN CachedPieces Pieces(const AttentionParams& p, i32 page, u32 element_bytes) const {
+    const i32 cached = Max(0, Min(context - page, page_tokens));
+    const i32 piece = Min(p.block_size, page_tokens);
+    const u32 token_bytes = static_cast<u32>(p.head_dim) * element_bytes;
+    CachedPieces pieces;
+    pieces.count = CeilDiv(cached, piece);
+    pieces.shift = LowestBit(static_cast<u32>(piece));
+    pieces.bytes = static_cast<u32>(piece) * token_bytes;
+    pieces.last_bytes = static_cast<u32>(cached - (pieces.count - 1) * piece) * token_bytes;
+    return pieces;
   }
 
   // The raw projections of the row's query token `at`, of the task's KV head.
@@ -100,34 +113,37 @@ struct AttentionTask {
   }
 };
 
-// A task's memory: pages of the input lane, and arrays of one element per row in Scratch.
+// A task's memory: pages of the input lane, and arrays in Scratch.
 template <class T>
 struct AttentionRoom {
-  float *queries, *sums, *running, *scores;  // a page each
-  T *keys, *values;                          // this step's, by slot in the KV page; a page each
-  SoftmaxState *state, *running_state;       // of the chunk, and of all before it
-  SoftmaxMerge* merge;
-  float *factor, *inverse_rms;
+  static constexpr i32 kPages = 3;
+  // (chunk of a wave, row) pairs: their sums share a page, so there are most for the smallest heads.
+  static constexpr i32 kStates = kPageBytes / 4 / 8;
+
+  T* queries;        // [row, rounded up to 16][head_dim]
+  float* results;    // of a wave: [chunk][row][head_dim]
+  float* running;    // [row][head_dim]: all chunks so far
+  SoftmaxState *state, *running_state;  // of results, of running
+  SoftmaxMerge* merge;                  // how results join running
+  float* inverse_rms;
 
   template <class W>
-  EVT_FN void Take(W& w, bool fresh) {
-    queries = Blank<float>(w);
-    sums = Blank<float>(w);
+  EVT_FN void Take(W& w) {
+    queries = Blank<T>(w);
+    results = Blank<float>(w);
     running = Blank<float>(w);
-    scores = Blank<float>(w);
-    keys = fresh ? Blank<T>(w) : nullptr;
-    values = fresh ? Blank<T>(w) : nullptr;
-    constexpr i32 kRows = 64;
     state = reinterpret_cast<SoftmaxState*>(w.Scratch());
-    running_state = state + kRows;
-    merge = reinterpret_cast<SoftmaxMerge*>(running_state + kRows);
-    factor = reinterpret_cast<float*>(merge + kRows);
-    inverse_rms = factor + kRows;
+    merge = reinterpret_cast<SoftmaxMerge*>(state + kStates);
+    running_state = reinterpret_cast<SoftmaxState*>(merge + kStates);
+    inverse_rms = reinterpret_cast<float*>(running_state + kMaxAttentionRows);
+    static_assert(kStates * (sizeof(SoftmaxState) + sizeof(SoftmaxMerge)) +
+                          kMaxAttentionRows * (sizeof(SoftmaxState) + sizeof(float)) <=
+                      kScratchBytes,
+                  "scratch");
   }
-
   template <class W>
-  EVT_FN void Drop(W& w, bool fresh) {
-    for (i32 i = 0; i < (fresh ? 6 : 4); ++i) w.Drop(kLaneInput);
+  EVT_FN void Drop(W& w) {
+    for (i32 i = 0; i < kPages; ++i) w.Drop(kLaneInput);
   }
 
  private:

@@ -2,7 +2,7 @@
 // depend on neither batch, tiles, parts nor the order in which a prompt arrived.
 #pragma once
 
-#include "device/base.h"
+#include "device/kv_view.h"
 
 namespace eventide {
 
@@ -19,8 +19,6 @@ EVT_FN constexpr i32 ChunkStart(i32 chunk) {
   return 16384 + ((chunk - 76) << 10);
 }
 
-inline constexpr i32 kMaxKvPageTokens = 64;  // the smallest chunk: a page never crosses a boundary
-
 // Tokens of one KV page: within a chunk, scores and their running maximum go page by page.
 EVT_FN constexpr i32 KvPageTokens(i32 head_dim, i32 element_bytes) {
   i32 tokens = kMaxKvPageTokens;
@@ -28,10 +26,9 @@ EVT_FN constexpr i32 KvPageTokens(i32 head_dim, i32 element_bytes) {
   return tokens;
 }
 
-// Query rows (tokens x heads) of one attention task: their fp32 accumulators, and their scores of
-// one KV page, fit a page each.
+// Query rows (tokens x heads) of one attention task: their fp32 sums fit a page.
 EVT_FN constexpr i32 AttentionRows(i32 head_dim) {
-  return Min(static_cast<i32>(kPageBytes) / 4 / head_dim, 64);
+  return Min(static_cast<i32>(kPageBytes) / 4 / head_dim, kMaxAttentionRows);
 }
 // A KV head's query heads are split over this many tasks, each of at most AttentionHeads of them.
 EVT_FN constexpr i32 AttentionSplits(i32 head_dim, i32 group) {

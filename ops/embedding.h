@@ -5,7 +5,7 @@
 
 #include "device/dtype.h"
 #include "device/op.h"
-#include "ops/layout.h"
+#include "device/layout.h"
 
 namespace eventide {
 

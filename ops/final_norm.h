@@ -4,7 +4,7 @@
 
 #include "device/dtype.h"
 #include "device/op.h"
-#include "ops/layout.h"
+#include "device/layout.h"
 #include "ops/rope.h"
 #include "ops/step_tables.h"
 

@@ -1,5 +1,5 @@
 // y[token, row] = sum over k of weight[row, k] * input[token, k], one task per 32 tokens x 32 rows, with
-// the epilogues a decoder needs. Weights are packed and streamed ahead of every wait (ops/layout.h).
+// the epilogues a decoder needs. Weights are packed and streamed ahead of every wait (device/layout.h).
 //
 // A norm in front of the linear is folded in: the producer stores x * gain and the sums of squares of x;
 // the linear multiplies its result by 1 / rms, which is the same product in another order.
@@ -9,7 +9,7 @@
 
 #include "device/dtype.h"
 #include "device/op.h"
-#include "ops/layout.h"
+#include "device/layout.h"
 
 namespace eventide {
 

@@ -3,8 +3,8 @@
 // append of new keys and values to the cache happen here, where they cost no hop.
 //
 // Keys of earlier steps stream in ahead of every wait. Those of this step are normed and rotated by
-// every task that sees them (a few KiB of L2 reads); the one whose queries they belong to also
-// stores them.
+// every task that sees them (a few KiB of L2 reads), straight into the page; the one whose queries they
+// belong to also stores them in the cache.
 //
 // Reduction tree: KV pages and chunks are cut at absolute positions (ops/chunks.h); a chunk starts
 // from nothing, pages join it left to right, chunks are merged left to right. A part of a tile
@@ -17,9 +17,9 @@
 
 #include "device/op.h"
 #include "ops/attention_task.h"
-#include "ops/layout.h"
+#include "device/layout.h"
 #include "ops/rope.h"
-#include "ops/softmax.h"
+#include "device/softmax.h"
 
 namespace eventide {
 
@@ -30,10 +30,11 @@ struct PagedAttention {
       {In("items"), In("row_start"), In("qkv"), InOut("cache"), In("q_norm"), In("k_norm"),
        In("rope"), InOut("partials"), InOut("merge"), Out("output")},
       /*stream_floor=*/2,
-      /*input_floor=*/6};
+      /*input_floor=*/3};
   using Params = AttentionParams;
 
-  // The cached part of each KV page: keys, then values.
+  // Keys and values of each KV page, as far as they are cached; pages of this step's tokens alone come
+  // without data.
   template <class T, class L>
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
     const Params& p = t.params();
@@ -41,68 +42,88 @@ struct PagedAttention {
     const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
     const T* cache = t.Operand<const T>(AttentionOperand::kCache);
     const u32* table = t.step.BlockTable(task.slot);
-    const i32 piece = task.PieceTokens(p);
-    const u32 token_bytes = static_cast<u32>(p.head_dim) * sizeof(T);
     task.ForEachPage([&](i32 page) {
-      const i32 count = Min(task.context - page, task.page_tokens);
-      if (count <= 0) return;
-      const i32 pieces = CeilDiv(count, piece);
-      const u32 last = static_cast<u32>(count - (pieces - 1) * piece) * token_bytes;
+      const CachedPieces pieces = task.Pieces(p, page, sizeof(T));
       for (i32 value = 0; value < 2; ++value) {
+        if (pieces.count == 0) {
+          lane.Blank();
+          continue;
+        }
         lane.Copy(
-            pieces, static_cast<u32>(piece) * token_bytes,
+            pieces.count, pieces.bytes,
             [&](i32 i) {
-              const i32 position = page + i * piece;
+              const i32 position = page + (i << pieces.shift);
               return cache + layout.Index(table[position / p.block_size], value, t.at.at[1],
                                           position % p.block_size);
             },
-            last);
+            pieces.last_bytes);
       }
     });
   }
 
-  // Room for queries, this chunk's sums, the running sums, scores; and for this step's keys and
-  // values.
   template <class T, class L>
-  static EVT_FN void Input(L& lane, const Task<Params>& t) {
-    const AttentionTask task(t, static_cast<i32>(sizeof(T)));
-    const i32 pages = task.high > task.context ? 6 : 4;
-    for (i32 i = 0; i < pages; ++i) lane.Blank();
+  static EVT_FN void Input(L& lane, const Task<Params>&) {
+    for (i32 i = 0; i < AttentionRoom<T>::kPages; ++i) lane.Blank();
   }
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     const AttentionTask task(t, static_cast<i32>(sizeof(T)));
     AttentionRoom<T> room;
-    room.Take(w, task.high > task.context);
+    room.Take(w);
     LoadQueries<T>(w, t, task, room);
-    const bool first_part = task.item.part == 0;
-    for (i32 chunk = task.item.chunk_first; chunk < task.item.chunk_end; ++chunk) {
-      StartChunk(w, task, room);
-      const i32 end = Min(ChunkStart(chunk + 1), task.high);
-      for (i32 page = Max(ChunkStart(chunk), task.low); page < end; page += task.page_tokens) {
-        Page<T>(w, t, task, room, page);
+    typename W::template AttentionTile<T> tile;
+    const i32 elements = task.rows * task.head_dim;
+    // Chunks that are worked on at a time: as many as there are warps for, and memory for results.
+    const i32 wave = Max(1, Min(W::kGroups / tile.Units(task.rows, task.head_dim), Wave(task)));
+    for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
+      const i32 chunks = Min(wave, task.item.chunk_end - first);
+      for (i32 slot = 0; slot < chunks; ++slot) {
+        const i32 chunk = first + slot;
+        const bool mine = tile.Start(slot, task.rows, task.head_dim);
+        const i32 end = Min(ChunkStart(chunk + 1), task.high);
+        for (i32 page = Max(ChunkStart(chunk), task.low); page < end; page += task.page_tokens) {
+          Page<T>(w, t, task, room, tile, page, mine);
+        }
+        if (mine) {
+          tile.Store(room.results + slot * elements, room.state + slot * task.rows, task.rows,
+                     task.head_dim);
+        }
       }
       w.Sync();
-      if (first_part) {
-        MergeChunk(w, task, room, chunk == task.item.chunk_first);
-      } else {
-        const i32 order = task.item.first_order + chunk - task.item.chunk_first;
-        StorePartial(w, t, task, order, room.sums, room.state);
+      if (task.item.part == 0) {
+        MergeWave(w, task, room, chunks, first == task.item.chunk_first);
+        continue;
       }
+      for (i32 slot = 0; slot < chunks; ++slot) {
+        const i32 order = task.item.first_order + first + slot - task.item.chunk_first;
+        StorePartial(w, t, task, order, room.results + slot * elements,
+                     room.state + slot * task.rows);
+      }
+      w.Sync();
     }
-    w.Sync();
     if (task.item.parts == 1) {
       StoreOutput<T>(w, t, task, room.running, room.running_state);
     } else {
-      if (first_part) StorePartial(w, t, task, 0, room.running, room.running_state);
+      if (task.item.part == 0) StorePartial(w, t, task, 0, room.running, room.running_state);
       MergeParts<T>(w, t, task, room);
     }
-    room.Drop(w, task.high > task.context);
+    w.Sync();
+    room.Drop(w);
   }
 
  private:
-  // Queries, normed, rotated, scaled and rounded to storage, as floats.
+  // Chunks whose results fit a page together.
+  static EVT_FN i32 Wave(const AttentionTask& task) {
+    return static_cast<i32>(kPageBytes / 4) / Max(1, task.rows * task.head_dim);
+  }
+
+  template <class W>
+  static EVT_FN i32 Swizzle(const Params& p) {
+    return W::kSwizzledKv ? KvSwizzle(p.head_dim) : 0;
+  }
+
+  // Queries, normed, rotated, scaled and rounded to storage.
   template <class T, class W>
   static EVT_FN void LoadQueries(W& w, const Task<Params>& t, const AttentionTask& task,
                                  AttentionRoom<T>& room) {
@@ -116,6 +137,7 @@ struct PagedAttention {
     };
     if (p.qk_norm) Norms(w, p, task.rows, raw, room.inverse_rms);
     const float scale = Multiply(p.scale, 1.4426950408889634f);  // exponents are of 2
+    const i32 swizzle = Swizzle<W>(p);
     w.Parallel(task.rows * half, [&](i32 i) {
       const i32 row = i / half, d = i % half;
       const i32 position = task.context + task.item.q_first + row / task.heads;
@@ -123,9 +145,13 @@ struct PagedAttention {
       RopePair pair{x[d], x[d + half]};
       if (p.qk_norm) pair = Gain(pair, room.inverse_rms[row], gain, d, half);
       pair = Rotate(pair, rope + (static_cast<i64>(position) * half + d) * 2);
-      float* q = room.queries + row * p.head_dim + d;
-      q[0] = ToFloat(Storage<T>::From(Multiply(pair.low, scale)));
-      q[half] = ToFloat(Storage<T>::From(Multiply(pair.high, scale)));
+      T* q = room.queries + row * p.head_dim;
+      q[KvColumn(swizzle, row, d)] = Storage<T>::From(Multiply(pair.low, scale));
+      q[KvColumn(swizzle, row, d + half)] = Storage<T>::From(Multiply(pair.high, scale));
+    });
+    // Rows that only fill a block of 16 up count for nothing, but must be numbers.
+    w.Parallel((RoundUp(task.rows, 16) - task.rows) * p.head_dim, [&](i32 i) {
+      room.queries[task.rows * p.head_dim + i] = Storage<T>::From(0.0f);
     });
     w.Sync();
   }
@@ -149,59 +175,49 @@ struct PagedAttention {
             Multiply(Multiply(x.high, inverse_rms), ToFloat(gain[d + half]))};
   }
 
-  template <class T, class W>
-  static EVT_FN void StartChunk(W& w, const AttentionTask& task, AttentionRoom<T>& room) {
-    w.Parallel(task.rows, [&](i32 row) { room.state[row] = {MinusInfinity(), 0.0f}; });
-    w.Parallel(task.rows * task.head_dim, [&](i32 i) { room.sums[i] = 0.0f; });
-  }
-
-  // Keys and values of one page join the chunk.
-  template <class T, class W>
+  // Keys and values of one page join the chunk of the groups that work on it.
+  template <class T, class W, class Tile>
   static EVT_FN void Page(W& w, const Task<Params>& t, const AttentionTask& task,
-                          AttentionRoom<T>& room, i32 page) {
-    const i32 cached = Max(0, Min(task.context - page, task.page_tokens));
-    decltype(w.Take(kLaneStream)) key_page{}, value_page{};
-    if (cached > 0) {
-      key_page = w.Take(kLaneStream);
-      value_page = w.Take(kLaneStream);
-    }
+                          AttentionRoom<T>& room, Tile& tile, i32 page, bool mine) {
+    const CachedPieces pieces = task.Pieces(t.params(), page, sizeof(T));
+    auto keys = w.Take(kLaneStream);
+    auto values = w.Take(kLaneStream);
     const i32 end = Min(page + task.page_tokens, task.high);
-    if (end - page > cached) FreshTokens<T>(w, t, task, room, page, page + cached, end);
-    w.Sync();
-    const KvMask mask{task.heads, task.context + task.item.q_first - page, t.params().window,
-                      task.page_tokens};
-    using View = KvPage<T, decltype(w.Take(kLaneStream))>;
-    const i32 shift = task.PieceShift(t.params());
-    AttentionScores<T>(w, room.queries, View{key_page, room.keys, cached, shift, task.head_dim},
-                       mask, task.rows, room.scores);
-    w.Sync();
-    w.Parallel(task.rows, [&](i32 row) {
-      room.factor[row] =
-          SoftmaxPage(room.scores + row * task.page_tokens, task.page_tokens, room.state[row]);
-    });
-    w.Sync();
-    AttentionValues<T>(w, room.scores, room.factor,
-                       View{value_page, room.values, cached, shift, task.head_dim}, mask, task.rows,
-                       room.sums);
-    w.Sync();
-    if (cached > 0) {
-      w.Drop(kLaneStream);
-      w.Drop(kLaneStream);
+    i32 shift = pieces.count == 0 ? kOnePiece : pieces.shift;
+    if (end > Max(page, task.context)) {
+      T* k = reinterpret_cast<T*>(w.Own(keys, pieces.count, pieces.bytes, pieces.last_bytes));
+      T* v = reinterpret_cast<T*>(w.Own(values, pieces.count, pieces.bytes, pieces.last_bytes));
+      shift = kOnePiece;
+      FreshTokens<T>(w, t, task, room, page, end, k, v);
     }
+    if (mine) {
+      const i32 first = task.context + task.item.q_first - page;
+      const i32 window = t.params().window;
+      using View = KvView<T, decltype(keys)>;
+      tile.Page(
+          room.queries, View{keys, shift, task.head_dim}, View{values, shift, task.head_dim},
+          end - page, task.rows, task.head_dim,
+          [&](i32 row) { return window > 0 ? Max(0, first + row / task.heads - window + 1) : 0; },
+          [&](i32 row) { return Min(end - page, first + row / task.heads + 1); });
+    }
+    w.Drop(kLaneStream);
+    w.Drop(kLaneStream);
   }
 
-  // This step's keys and values at positions [first, end) of a page: into the task's own pages, and
-  // into the cache if they belong to the item's queries.
+  // This step's keys and values among positions [page, end): into the page, and into the cache if they
+  // belong to the item's queries. Values beyond `end` become zero: their weights are, but 0 * NaN is not.
   template <class T, class W>
   static EVT_FN void FreshTokens(W& w, const Task<Params>& t, const AttentionTask& task,
-                                 AttentionRoom<T>& room, i32 page, i32 first, i32 end) {
+                                 AttentionRoom<T>& room, i32 page, i32 end, T* keys, T* values) {
     const Params& p = t.params();
     const i32 half = p.head_dim / 2;
+    const i32 swizzle = Swizzle<W>(p);
     const T* gain = t.Operand<const T>(AttentionOperand::kKeyNorm);
     const float* rope = t.Operand<const float>(AttentionOperand::kRope);
     const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
     T* cache = t.Operand<T>(AttentionOperand::kCache);
     const u32* table = t.step.BlockTable(task.slot);
+    const i32 first = Max(page, task.context);
     const auto raw = [&](i32 i) {
       return task.Raw(t, first + i - task.context) + p.group * p.head_dim;
     };
@@ -218,37 +234,51 @@ struct PagedAttention {
       const float* v = x + p.head_dim;
       const T k0 = Storage<T>::From(key.low), k1 = Storage<T>::From(key.high);
       const T v0 = Storage<T>::From(v[d]), v1 = Storage<T>::From(v[d + half]);
-      const i32 at = (position - page) * p.head_dim + d;
-      room.keys[at] = k0;
-      room.keys[at + half] = k1;
-      room.values[at] = v0;
-      room.values[at + half] = v1;
+      const i32 c0 = KvColumn(swizzle, position, d), c1 = KvColumn(swizzle, position, d + half);
+      const i32 at = (position - page) * p.head_dim;
+      keys[at + c0] = k0;
+      keys[at + c1] = k1;
+      values[at + c0] = v0;
+      values[at + c1] = v1;
       if (!appends || position < owned || position >= owned + task.item.q_count) return;
       const u32 block = table[position / p.block_size];
       const i32 slot = position % p.block_size;
-      T* k = cache + layout.Index(block, 0, t.at.at[1], slot) + d;
-      T* value = cache + layout.Index(block, 1, t.at.at[1], slot) + d;
-      k[0] = k0;
-      k[half] = k1;
-      value[0] = v0;
-      value[half] = v1;
+      T* k = cache + layout.Index(block, 0, t.at.at[1], slot);
+      T* value = cache + layout.Index(block, 1, t.at.at[1], slot);
+      k[c0] = k0;
+      k[c1] = k1;
+      value[c0] = v0;
+      value[c1] = v1;
     });
+    w.Parallel((page + task.page_tokens - end) * p.head_dim, [&](i32 i) {
+      values[(end - page) * p.head_dim + i] = Storage<T>::From(0.0f);
+    });
+    w.Sync();
   }
 
-  // The finished chunk joins the running sums.
+  // The wave's results join the running sums, in order; followed by a barrier.
   template <class T, class W>
-  static EVT_FN void MergeChunk(W& w, const AttentionTask& task, AttentionRoom<T>& room,
-                                bool first) {
+  static EVT_FN void MergeWave(W& w, const AttentionTask& task, AttentionRoom<T>& room, i32 chunks,
+                               bool first) {
+    const i32 elements = task.rows * task.head_dim;
     w.Parallel(task.rows, [&](i32 row) {
       SoftmaxState running{MinusInfinity(), 0.0f};
       if (!first) running = room.running_state[row];
-      room.merge[row] = MergeStates(running, room.state[row]);
-      room.running_state[row] = room.merge[row].state;
+      for (i32 slot = 0; slot < chunks; ++slot) {
+        const SoftmaxMerge merge = MergeStates(running, room.state[slot * task.rows + row]);
+        room.merge[slot * task.rows + row] = merge;
+        running = merge.state;
+      }
+      room.running_state[row] = running;
     });
     w.Sync();
-    w.Parallel(task.rows * task.head_dim, [&](i32 i) {
-      const float before = first ? 0.0f : room.running[i];
-      room.running[i] = MergeValue(room.merge[i / task.head_dim], before, room.sums[i]);
+    w.Parallel(elements, [&](i32 i) {
+      float sum = first ? 0.0f : room.running[i];
+      const i32 row = i / task.head_dim;
+      for (i32 slot = 0; slot < chunks; ++slot) {
+        sum = MergeValue(room.merge[slot * task.rows + row], sum, room.results[slot * elements + i]);
+      }
+      room.running[i] = sum;
     });
     w.Sync();
   }
@@ -275,7 +305,6 @@ struct PagedAttention {
       partial[0] = state[row].max;
       partial[1] = state[row].sum;
     });
-    w.Sync();
   }
 
   // The last part of a tile to arrive merges all partials in order and writes the output.
@@ -288,17 +317,21 @@ struct PagedAttention {
                    (task.item.group * p.kv_heads + t.at.at[1]) * splits + t.at.at[2];
     if (w.Arrive(counter) + 1 < static_cast<u32>(task.item.parts)) return;
     if (w.Leader()) *counter = 0;  // for the next layer, which waits for this one's notify
-    const i32 orders = task.Orders(t);
-    for (i32 order = 0; order < orders; ++order) {
-      w.Parallel(task.rows, [&](i32 row) {
-        const float* stored = Partial(t, task, order, row) + task.head_dim;
-        room.state[row] = {stored[0], stored[1]};
+    const i32 orders = task.Orders(t), wave = Wave(task), elements = task.rows * task.head_dim;
+    for (i32 first = 0; first < orders; first += wave) {
+      const i32 count = Min(wave, orders - first);
+      w.Parallel(count * task.rows, [&](i32 i) {
+        const float* stored =
+            Partial(t, task, first + i / task.rows, i % task.rows) + task.head_dim;
+        room.state[i] = {stored[0], stored[1]};
       });
-      w.Parallel(task.rows * task.head_dim, [&](i32 i) {
-        room.sums[i] = Partial(t, task, order, i / task.head_dim)[i % task.head_dim];
+      w.Parallel(count * elements, [&](i32 i) {
+        const i32 at = i % elements;
+        room.results[i] =
+            Partial(t, task, first + i / elements, at / task.head_dim)[at % task.head_dim];
       });
       w.Sync();
-      MergeChunk(w, task, room, order == 0);
+      MergeWave(w, task, room, count, first == 0);
     }
     StoreOutput<T>(w, t, task, room.running, room.running_state);
   }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "device/arch/cpu_linear.h"
+#include "device/arch/host_attention.h"
 #include "device/arch/host_sums.h"
 #include "device/atomic.h"
 #include "device/event.h"
@@ -164,6 +165,10 @@ struct CpuWorker : CpuWorkerBase {
   static constexpr int kIsa = kIsaId;
   template <class T, int kTokens>
   using LinearTile = CpuLinearTile<kIsaId, T, kTokens>;
+  template <class T>
+  using AttentionTile = HostAttentionTile<T>;
+  static constexpr i32 kGroups = 1;
+  static constexpr bool kSwizzledKv = false;
 
   // --- producers; which lane is said by the loop (Produce)
   // ------------------------------------------------
@@ -187,10 +192,12 @@ struct CpuWorker : CpuWorkerBase {
     return CpuPage{&from.pages[from.taken++]};
   }
   EVT_FN void Drop(u32) {}
-  EVT_FN u8* Writable(u32, CpuPage& page, i32 piece, u32 bytes) {
-    u8* copy = Private(bytes);
-    __builtin_memcpy(copy, page.record->piece[piece], bytes);
-    page.record->piece[piece] = copy;
+  EVT_FN u8* Own(CpuPage& page, i32 pieces, u32 bytes, u32 last_bytes) {
+    u8* copy = Private(kPageBytes);
+    for (i32 i = 0; i < pieces; ++i) {
+      __builtin_memcpy(copy + i * bytes, page.record->piece[i], i + 1 < pieces ? bytes : last_bytes);
+    }
+    page.record->piece[0] = copy;
     return copy;
   }
   template <class F>

@@ -4,7 +4,7 @@
 
 #include "device/arch/cpu_simd.h"
 #include "device/base.h"
-#include "ops/layout.h"
+#include "device/layout.h"
 
 namespace eventide {
 

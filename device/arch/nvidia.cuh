@@ -13,7 +13,7 @@
 #include "device/event.h"
 #include "device/loop.h"
 #include "device/pages.h"
-#include "ops/layout.h"
+#include "device/layout.h"
 
 namespace eventide {
 
@@ -319,6 +319,8 @@ struct GpuPage {
 
 template <class Port, class T, int kTokens>
 class GpuLinearTile;
+template <class T>
+class GpuAttentionTile;
 
 // The compute role: eight warps that run the same code on the same task. When the step is aborted its
 // threads still meet at every barrier of the task in hand (waits return at once) and leave together at the
@@ -328,6 +330,10 @@ struct GpuCompute : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
   template <class T, int kTokens>
   using LinearTile = GpuLinearTile<Port, T, kTokens>;
+  template <class T>
+  using AttentionTile = GpuAttentionTile<T>;
+  static constexpr i32 kGroups = kComputeWarps;
+  static constexpr bool kSwizzledKv = true;
   u8* scratch;
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
@@ -349,9 +355,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
     if (LaneId() == 0) BarrierArrive(&this->shared.empty[lane][dropped[lane] % kSlots]);
     ++dropped[lane];
   }
-  EVT_FN u8* Writable(u32, GpuPage& page, i32 piece, u32) {
-    return page.data + piece * page.piece_bytes;
-  }
+  EVT_FN u8* Own(GpuPage& page, i32, u32, u32) { return page.data; }
   template <class F>
   EVT_FN void Parallel(i32 n, const F& f) {
     for (i32 i = static_cast<i32>(threadIdx.x); i < n; i += kComputeThreads) f(i);

@@ -21,6 +21,12 @@ struct MmaOf<BF16> {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   }
+  // Two values as one register of a fragment, the first in the low half.
+  static EVT_FN u32 Pack(float low, float high) {
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+  }
 };
 template <>
 struct MmaOf<F16> {
@@ -30,6 +36,12 @@ struct MmaOf<F16> {
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+  }
+  // Two values as one register of a fragment, the first in the low half.
+  static EVT_FN u32 Pack(float low, float high) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
   }
 };
 

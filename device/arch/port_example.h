@@ -37,9 +37,10 @@ struct ExampleWorker {
   ExamplePage Take(u32 lane);
   // Gives the lane's oldest taken page back; none of its bytes may be read by this thread afterwards.
   void Drop(u32 lane);
-  // Bytes of a taken page's piece that Compute may overwrite (followed by Sync before others read): the
-  // page itself where pages are copies, a private copy of `bytes` bytes on the CPU.
-  u8* Writable(u32 lane, ExamplePage& page, i32 piece, u32 bytes);
+  // Makes a taken page, filled with `pieces` pieces of `bytes` (the last of `last_bytes`), one piece of
+  // kPageBytes that Compute may write: the page itself where pages are copies, a private copy on the CPU.
+  // Sync before others read what was written.
+  u8* Own(ExamplePage& page, i32 pieces, u32 bytes, u32 last_bytes);
   // f(i) for every i in [0, n), spread over the role's threads; no order. Ends without a barrier.
   template <class F>
   void Parallel(i32 n, const F& f);
@@ -78,6 +79,22 @@ struct ExampleWorker {
   u32 TakeTicket(i32 element);
 };
 
+
+// Attention of a task's rows over KV pages, as AttentionTile<T>. The role's threads are kGroups groups (warps
+// on the GPU) that work on chunks of positions by themselves; Units says how many groups a chunk takes.
+// kSwizzledKv: 16-byte pieces of queries and cached rows are exchanged as KvColumn says.
+template <class T>
+struct ExampleAttentionTile {
+  static i32 Units(i32 rows, i32 head_dim);
+  // Whether this group works on the wave's chunk `slot`; if so its sums are cleared.
+  bool Start(i32 slot, i32 rows, i32 head_dim);
+  // The chunk's next page joins; low(row) and high(row) bound the tokens of the page that a row sees.
+  // queries: [rows, rounded up to 16][head_dim].
+  template <class View, class Low, class High>
+  void Page(const T* queries, const View& keys, const View& values, i32 tokens, i32 rows, i32 head_dim,
+            const Low& low, const High& high);
+  void Store(float* sums, struct SoftmaxState* state, i32 rows, i32 head_dim) const;
+};
 
 // Products of a tile of packed weights with a tile of activations (ops/linear.h), as the worker's member
 // template LinearTile<T, kTokens>. Weights come in pages of [step][segment][m16][fragment], activations in

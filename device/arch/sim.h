@@ -6,6 +6,7 @@
 #pragma once
 
 #include "device/arch/cpu_linear.h"
+#include "device/arch/host_attention.h"
 #include "device/arch/host_sums.h"
 #include "device/atomic.h"
 #include "device/event.h"
@@ -129,6 +130,10 @@ struct SimPage {
 struct SimWorker {
   template <class T, int kTokens>
   using LinearTile = CpuLinearTile<0, T, kTokens>;
+  template <class T>
+  using AttentionTile = HostAttentionTile<T>;
+  static constexpr i32 kGroups = 1;
+  static constexpr bool kSwizzledKv = false;
   StepView step;
   u32 worker, workers;
   u32 role;
@@ -194,9 +199,7 @@ struct SimWorker {
     // Counterpart: the acquire in NextSlot.
     SimSync::StoreRelease(&slot.full, 0);
   }
-  EVT_FN u8* Writable(u32, SimPage& page, i32 piece, u32) {
-    return page.base + static_cast<u64>(piece) * page.bytes;
-  }
+  EVT_FN u8* Own(SimPage& page, i32, u32, u32) { return page.base; }
   template <class F>
   EVT_FN void Parallel(i32 n, const F& f) {
     if (SimCoin()) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/arch/nvidia.cuh"
-#include "device/arch/nvidia_linear.cuh"
+#include "device/arch/nvidia_attention.cuh"
 
 namespace eventide {
 

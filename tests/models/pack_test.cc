@@ -5,7 +5,7 @@
 
 #include "models/presets.h"
 #include "models/random_weights.h"
-#include "ops/layout.h"
+#include "device/layout.h"
 #include "tests/support/test.h"
 
 namespace eventide {

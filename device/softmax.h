@@ -2,7 +2,7 @@
 // All exponents are of 2; scores arrive scaled by log2(e).
 #pragma once
 
-#include "ops/attention_words.h"
+#include "device/base.h"
 
 namespace eventide {
 
@@ -13,34 +13,6 @@ struct SoftmaxState {
 
 EVT_FN float MinusInfinity() {
   return BitsFloat(0xff800000u);
-}
-
-// Turns scores[0, n) (n a multiple of 16) into weights under the new maximum, adds them to the
-// state, and returns the factor of what was accumulated before. Masked scores (-inf) weigh exactly
-// 0.
-EVT_FN float SoftmaxPage(float* scores, i32 n, SoftmaxState& state) {
-  float lane[kDotLanes];
-  for (i32 l = 0; l < kDotLanes; ++l) lane[l] = MinusInfinity();
-  for (i32 s = 0; s < n; s += kDotLanes) {
-    for (i32 l = 0; l < kDotLanes; ++l) lane[l] = scores[s + l] > lane[l] ? scores[s + l] : lane[l];
-  }
-  float max = state.max;
-  for (i32 l = 0; l < kDotLanes; ++l) max = lane[l] > max ? lane[l] : max;
-  if (max == MinusInfinity()) {  // nothing seen so far, or scores that overflowed
-    for (i32 s = 0; s < n; ++s) scores[s] = 0.0f;
-    return 1.0f;
-  }
-  for (i32 l = 0; l < kDotLanes; ++l) lane[l] = 0.0f;
-  for (i32 s = 0; s < n; s += kDotLanes) {
-    for (i32 l = 0; l < kDotLanes; ++l) {
-      const float weight = Exp2(Add(scores[s + l], -max));
-      scores[s + l] = weight;
-      lane[l] = Add(lane[l], weight);
-    }
-  }
-  const float factor = Exp2(Add(state.max, -max));
-  state = {max, Fma(state.sum, factor, LaneSum(lane))};
-  return factor;
 }
 
 // Factors with which the sums of a running state and of the next chunk are added, and the state of

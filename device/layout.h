@@ -57,4 +57,15 @@ struct KvLayout {
   }
 };
 
+// Within a token's head_dim elements, targets with banked shared memory exchange 16-byte pieces of 2-byte
+// elements by the position's low bits, so that eight positions at one column lie in different banks. The
+// mask is 0 where nothing is exchanged.
+EVT_FN constexpr i32 KvSwizzle(i32 head_dim) {
+  const i32 pieces = head_dim / 8;
+  return Min(pieces & -pieces, 8) - 1;
+}
+EVT_FN constexpr i32 KvColumn(i32 mask, i32 position, i32 d) {
+  return ((d / 8) ^ (position & mask)) * 8 + d % 8;
+}
+
 }  // namespace eventide

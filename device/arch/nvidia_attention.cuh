@@ -1,0 +1,228 @@
+// Attention of 16 rows over KV pages by one warp, with tensor cores (mma.sync m16n8k16). Rows are (query
+// token, head) pairs. The warps of a worker take different chunks of positions, different blocks of 16
+// rows, or different halves of wide heads, and never wait for each other inside a chunk.
+//
+// Rows of queries, keys and values are head_dim elements whose 16-byte pieces are exchanged by
+// KvColumn (device/layout.h), so that eight rows at the same column lie in different banks.
+#pragma once
+
+#include "device/arch/nvidia_linear.cuh"
+#include "device/kv_view.h"
+#include "device/layout.h"
+#include "device/softmax.h"
+
+namespace eventide {
+
+EVT_FN uint4 LoadMatrices(u32 address) {
+  uint4 r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(address)
+               : "memory");
+  return r;
+}
+EVT_FN uint4 LoadMatricesTransposed(u32 address) {
+  uint4 r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(address)
+               : "memory");
+  return r;
+}
+
+template <class T>
+class GpuAttentionTile {
+ public:
+  static constexpr i32 kRows = 16;
+  static constexpr i32 kDims = 128;       // of one warp's share of a head
+
+  // Warps that one chunk takes: blocks of 16 rows x parts of 128 dims.
+  static EVT_FN i32 Units(i32 rows, i32 head_dim) {
+    return CeilDiv(rows, kRows) * CeilDiv(head_dim, kDims);
+  }
+
+  // Whether this warp works on the wave's chunk `slot`; if so, with cleared sums.
+  EVT_FN bool Start(i32 slot, i32 rows, i32 head_dim) {
+    const i32 units = Units(rows, head_dim);
+    const i32 unit = static_cast<i32>(threadIdx.x / 32) - slot * units;
+    if (unit < 0 || unit >= units) return false;
+    const i32 blocks = CeilDiv(rows, kRows);
+    first_row_ = unit % blocks * kRows;
+    first_dim_ = unit / blocks * kDims;
+#pragma unroll
+    for (i32 n = 0; n < kDims / 8; ++n) {
+#pragma unroll
+      for (i32 i = 0; i < 4; ++i) sums_[n][i] = 0.0f;
+    }
+#pragma unroll
+    for (i32 h = 0; h < 2; ++h) state_[h] = {BitsFloat(0xff800000u), 0.0f};
+    return true;
+  }
+
+  // One page of keys and values joins. low(row), high(row): the tokens of the page that a row sees.
+  template <class Low, class High>
+  EVT_FN void Page(const T* queries, const KvView<T, GpuPage>& keys, const KvView<T, GpuPage>& values,
+                   i32 tokens, i32 rows, i32 head_dim, const Low& low, const High& high) {
+    float s[kMaxKvPageTokens / 8][4];
+    Scores(queries, keys.page.data, tokens, head_dim, s);
+    const i32 group = static_cast<i32>(LaneId() / 4), column = static_cast<i32>(LaneId() % 4 * 2);
+    float factor[2];
+#pragma unroll
+    for (i32 h = 0; h < 2; ++h) {
+      const i32 row = first_row_ + group + h * 8;
+      const i32 begin = row < rows ? low(row) : 0, end = row < rows ? high(row) : 0;
+      factor[h] = Softmax(s, h, column, begin, end, tokens);
+    }
+#pragma unroll
+    for (i32 n = 0; n < kDims / 8; ++n) {
+      sums_[n][0] = Multiply(sums_[n][0], factor[0]);
+      sums_[n][1] = Multiply(sums_[n][1], factor[0]);
+      sums_[n][2] = Multiply(sums_[n][2], factor[1]);
+      sums_[n][3] = Multiply(sums_[n][3], factor[1]);
+    }
+    Values(values.page.data, tokens, head_dim, s);
+  }
+
+  // sums: [rows][head_dim] of this chunk; state: [rows].
+  EVT_FN void Store(float* sums, SoftmaxState* state, i32 rows, i32 head_dim) const {
+    const i32 group = static_cast<i32>(LaneId() / 4), column = static_cast<i32>(LaneId() % 4 * 2);
+#pragma unroll
+    for (i32 h = 0; h < 2; ++h) {
+      const i32 row = first_row_ + group + h * 8;
+      if (row >= rows) continue;
+      if (column == 0 && first_dim_ == 0) state[row] = state_[h];
+#pragma unroll
+      for (i32 n = 0; n < kDims / 8; ++n) {
+        const i32 dim = first_dim_ + n * 8 + column;
+        if (dim < head_dim) {
+          *reinterpret_cast<float2*>(sums + row * head_dim + dim) =
+              make_float2(sums_[n][h * 2], sums_[n][h * 2 + 1]);
+        }
+      }
+    }
+  }
+
+ private:
+  // s[n] = scores of tokens n * 8 ... of the page, as accumulator fragments.
+  EVT_FN void Scores(const T* queries, const u8* keys, i32 tokens, i32 head_dim,
+                     float (&s)[kMaxKvPageTokens / 8][4]) {
+#pragma unroll
+    for (i32 n = 0; n < kMaxKvPageTokens / 8; ++n) {
+#pragma unroll
+      for (i32 i = 0; i < 4; ++i) s[n][i] = 0.0f;
+    }
+    const i32 pieces = head_dim / 8;
+    const i32 mask = KvSwizzle(head_dim);
+    const u32 row_bytes = static_cast<u32>(head_dim) * sizeof(T);
+    const i32 matrix = static_cast<i32>(LaneId() / 8), line = static_cast<i32>(LaneId() % 8);
+    const i32 query_row = matrix % 2 * 8 + line;  // swizzled by the row, of which 16 are a multiple
+    const u32 query = SharedAddress(queries) + static_cast<u32>(first_row_ + query_row) * row_bytes;
+    const u32 key = SharedAddress(keys) + static_cast<u32>(line) * row_bytes;
+#pragma unroll 1
+    for (i32 piece = 0; piece < pieces; piece += 4) {
+      // Two steps of 16; pieces beyond the head are zero on both sides.
+      uint4 a[2];
+#pragma unroll
+      for (i32 step = 0; step < 2; ++step) {
+        const i32 mine = piece + step * 2 + matrix / 2;
+        const i32 valid = Min(mine, pieces - 1);
+        a[step] = LoadMatrices(query + static_cast<u32>((valid ^ (query_row & mask)) * 16));
+        if (piece + step * 2 >= pieces) a[step].x = a[step].y = 0;
+        if (piece + step * 2 + 1 >= pieces) a[step].z = a[step].w = 0;
+      }
+      const i32 mine = Min(piece + matrix, pieces - 1);
+      const u32 at = key + static_cast<u32>((mine ^ (line & mask)) * 16);
+#pragma unroll
+      for (i32 n = 0; n < kMaxKvPageTokens / 8; ++n) {
+        if (n * 8 < tokens) {
+          uint4 b = LoadMatrices(at + static_cast<u32>(n * 8) * row_bytes);
+          if (piece + 1 >= pieces) b.y = 0;
+          MmaOf<T>::Run(s[n], a[0], b.x, b.y);
+          if (piece + 2 < pieces) {
+            if (piece + 3 >= pieces) b.w = 0;
+            MmaOf<T>::Run(s[n], a[1], b.z, b.w);
+          }
+        }
+      }
+    }
+  }
+
+  // Turns one row's scores into weights; returns what its sums so far are multiplied with.
+  EVT_FN float Softmax(float (&s)[kMaxKvPageTokens / 8][4], i32 h, i32 column, i32 begin, i32 end,
+                       i32 tokens) {
+    const float minus_infinity = BitsFloat(0xff800000u);
+    float top = minus_infinity;
+#pragma unroll
+    for (i32 n = 0; n < kMaxKvPageTokens / 8; ++n) {
+#pragma unroll
+      for (i32 c = 0; c < 2; ++c) {
+        const i32 token = n * 8 + column + c;
+        float& score = s[n][h * 2 + c];
+        score = token >= begin && token < end && token < tokens ? score : minus_infinity;
+        top = score > top ? score : top;
+      }
+    }
+#pragma unroll
+    for (u32 offset = 1; offset < 4; offset *= 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, top, offset);
+      top = other > top ? other : top;
+    }
+    SoftmaxState& state = state_[h];
+    const float max = state.max > top ? state.max : top;
+    // A row that has seen nothing yet keeps its zeros: subtracting -inf from itself would give NaN.
+    const float reference = max == minus_infinity ? 0.0f : max;
+    const float factor = Exp2(state.max - reference);
+    float sum = 0.0f;
+#pragma unroll
+    for (i32 n = 0; n < kMaxKvPageTokens / 8; ++n) {
+#pragma unroll
+      for (i32 c = 0; c < 2; ++c) {
+        float& weight = s[n][h * 2 + c];
+        weight = Exp2(weight - reference);
+        sum = Add(sum, weight);
+      }
+    }
+#pragma unroll
+    for (u32 offset = 1; offset < 4; offset *= 2) {
+      sum = Add(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
+    }
+    state.sum = Fma(state.sum, factor, sum);
+    state.max = max;
+    return factor;
+  }
+
+  EVT_FN void Values(const u8* values, i32 tokens, i32 head_dim,
+                     const float (&s)[kMaxKvPageTokens / 8][4]) {
+    const i32 pieces = Min(head_dim - first_dim_, kDims) / 8;
+    const i32 mask = KvSwizzle(head_dim);
+    const u32 row_bytes = static_cast<u32>(head_dim) * sizeof(T);
+    const i32 matrix = static_cast<i32>(LaneId() / 8), line = static_cast<i32>(LaneId() % 8);
+    const u32 value =
+        SharedAddress(values) + static_cast<u32>(matrix % 2 * 8 + line) * row_bytes;
+#pragma unroll
+    for (i32 k = 0; k < kMaxKvPageTokens / 16; ++k) {
+      if (k * 16 < tokens) {
+        const uint4 a = {MmaOf<T>::Pack(s[2 * k][0], s[2 * k][1]),
+                         MmaOf<T>::Pack(s[2 * k][2], s[2 * k][3]),
+                         MmaOf<T>::Pack(s[2 * k + 1][0], s[2 * k + 1][1]),
+                         MmaOf<T>::Pack(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+        for (i32 n = 0; n < kDims / 8; n += 2) {
+          if (n < pieces) {
+            const i32 piece = first_dim_ / 8 + Min(n + matrix / 2, pieces - 1);
+            const uint4 b = LoadMatricesTransposed(value + static_cast<u32>(k * 16) * row_bytes +
+                                                   static_cast<u32>((piece ^ (line & mask)) * 16));
+            MmaOf<T>::Run(sums_[n], a, b.x, b.y);
+            if (n + 1 < pieces) MmaOf<T>::Run(sums_[n + 1], a, b.z, b.w);
+          }
+        }
+      }
+    }
+  }
+
+  i32 first_row_, first_dim_;
+  float sums_[kDims / 8][4];
+  SoftmaxState state_[2];  // of rows lane / 4 and lane / 4 + 8
+};
+
+}  // namespace eventide

@@ -1,0 +1,97 @@
+#include "core/program.h"
+#include "core/verify.h"
+#include "models/decoder.h"
+#include "models/presets.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+DecoderLimits SmallLimits() {
+  DecoderLimits limits;
+  limits.max_rows = 5;
+  limits.max_tokens = 70;
+  limits.max_outputs = 40;
+  limits.num_blocks = 16;
+  return limits;
+}
+
+void CheckVerifies(ModelConfig config, const DecoderLimits& limits) {
+  auto decoder = BuildDecoder(config, config.dtype, limits);
+  INFO(decoder.status());
+  REQUIRE(decoder.ok());
+  VerifyOptions options = DecoderVerifyOptions(*decoder);
+  options.pool_pages = 12;
+  std::vector<std::string> notes;
+  options.notes = &notes;
+  const absl::Status status = Verify(decoder->graph, options);
+  INFO(status);
+  for (const std::string& note : notes) UNSCOPED_INFO(note);
+  CHECK(status.ok());
+  const auto program = Lower(decoder->graph);
+  INFO(program.status());
+  CHECK(program.ok());
+}
+
+TEST_CASE("the decoder graph of every dense preset verifies with small limits") {
+  for (const std::string& name : PresetNames()) {
+    auto config = PresetConfig(name);
+    REQUIRE(config.ok());
+    if (config->IsMoe()) continue;
+    INFO(name);
+    // Layers are alike: two show every edge between them.
+    config->layers = std::min(config->layers, 2);
+    config->intermediate = std::min(config->intermediate, 512);
+    config->vocab = std::min(config->vocab, 300);
+    config->hidden = std::min(config->hidden, 192);
+    CheckVerifies(*config, SmallLimits());
+  }
+}
+
+TEST_CASE("the decoder graph verifies for shapes that are multiples of no tile") {
+  ModelConfig config = *PresetConfig("test-llama");
+  config.hidden = 172;
+  config.heads = 7;
+  config.kv_heads = 1;
+  config.head_dim = 56;
+  config.intermediate = 333;
+  config.vocab = 257;
+  config.layers = 3;
+  CheckVerifies(config, SmallLimits());
+}
+
+TEST_CASE("mixtures of experts and mixed windows are refused by name") {
+  ModelConfig moe = *PresetConfig("test-llama");
+  moe.family = "mixtral";
+  moe.num_experts = 8;
+  moe.experts_per_token = 2;
+  moe.moe_intermediate = 64;
+  const auto refused = BuildDecoder(moe, DType::kF32, SmallLimits());
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.status().message().find("num_experts") != absl::string_view::npos);
+
+  ModelConfig mixed = *PresetConfig("test-llama");
+  mixed.family = "qwen2";
+  mixed.sliding_window = 64;
+  mixed.windowed_layers = {false, true, true, true};
+  const auto windows = BuildDecoder(mixed, DType::kF32, SmallLimits());
+  REQUIRE_FALSE(windows.ok());
+  CHECK(windows.status().message().find("sliding window") != absl::string_view::npos);
+}
+
+TEST_CASE("limits out of range are refused by the name of their flag") {
+  const ModelConfig config = *PresetConfig("test-llama");
+  DecoderLimits limits = SmallLimits();
+  limits.block_size = 24;
+  auto refused = BuildDecoder(config, DType::kF32, limits);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.status().message().find("block-size") != absl::string_view::npos);
+  limits = SmallLimits();
+  limits.max_model_len = 1 << 20;
+  refused = BuildDecoder(config, DType::kF32, limits);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.status().message().find("max-model-len") != absl::string_view::npos);
+}
+
+}  // namespace
+}  // namespace eventide
