@@ -56,7 +56,8 @@ TEST_CASE("Every block format gives the bits that llama.cpp's Python package giv
 }
 
 TEST_CASE("Any range of a quantised tensor equals that part of the whole") {
-  for (const auto& item : Golden().items()) {
+  const nlohmann::json golden = Golden();
+  for (const auto& item : golden.items()) {
     INFO(item.key());
     const auto format = FindQuantFormat(item.value()["type"]);
     const std::vector<unsigned char> bytes = FromHex(item.value()["bytes"]);
