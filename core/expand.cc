@@ -18,7 +18,7 @@ struct CompiledEdge {
 };
 struct CompiledAccess {
   int tensor;
-  bool writes, is_load;
+  bool writes, is_load, has_region;
   std::vector<CompiledRange> box;
 };
 
@@ -50,7 +50,7 @@ Expander::Expander(const Graph& graph, const Program& program) : graph_(graph), 
       Visit(expr, [&](const Expr& part) {
         if (part.kind() == ExprKind::kCoord) plan.used[part.index()] = true;
         if (part.kind() != ExprKind::kLoad) return;
-        CompiledAccess access{part.index(), false, true, {}};
+        CompiledAccess access{part.index(), false, true, true, {}};
         for (const Expr& index : part.load_index())
           access.box.push_back(Compile(IndexRange(index)));
         plan.accesses.push_back(std::move(access));
@@ -78,7 +78,8 @@ Expander::Expander(const Graph& graph, const Program& program) : graph_(graph), 
     }
     for (size_t i = 0; i < grid.operands.size(); ++i) {
       const Operand& operand = grid.operands[i];
-      CompiledAccess access{operand.tensor, grid.op->operands[i].mode != kRead, false, {}};
+      CompiledAccess access{
+          operand.tensor, grid.op->operands[i].mode != kRead, false, !operand.region.empty(), {}};
       if (operand.indexed) access.box.push_back(Compile(IndexRange(operand.layer)));
       for (const IndexRange& range : operand.region) {
         use(range.low);
@@ -189,7 +190,7 @@ class Expander::Run {
     task.end = static_cast<int>(result_.elements.size());
     const int id = static_cast<int>(result_.tasks.size());
     for (const CompiledAccess& access : plan.accesses) {
-      Access touched{id, access.tensor, access.writes, access.is_load, {}};
+      Access touched{id, access.tensor, access.writes, access.is_load, access.has_region, {}};
       for (const CompiledRange& range : access.box)
         touched.box.dims.push_back({range.low(env_), range.high(env_)});
       result_.accesses.push_back(std::move(touched));

@@ -28,6 +28,7 @@ struct Access {
   int tensor;
   bool writes;
   bool is_load;  // not an operand: read to evaluate an extent or an edge
+  bool has_region;
   Box box;
 };
 

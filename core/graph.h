@@ -7,8 +7,11 @@
 //   TensorId x = g.AddTensor("x", DType::kF32, {rows, 64}, TensorRole::kInput);
 //   TensorId y = g.AddTensor("y", DType::kF32, {rows, 64}, TensorRole::kScratch);
 //   EventId done = g.AddEvents("y_done", {CeilDiv(rows, 4)});
-//   g.Call<Scale>("scale", {x, y}, {.factor = 2}, {rows}).Notify(done, {At(0) / 4});
-//   g.Call<Sum>("sum", {y}, {}, {CeilDiv(rows, 4)}).Wait(done, {At(0)});
+//   g.Call<Scale>("scale", {Operand(x).Region({At(0)}), Operand(y).Region({At(0)})}, {.factor = 2},
+//   {rows})
+//       .Notify(done, {At(0) / 4});
+//   IndexRange tile(At(0) * 4, Min(At(0) * 4 + 4, rows));
+//   g.Call<Sum>("sum", {Operand(y).Region({tile})}, {}, {CeilDiv(rows, 4)}).Wait(done, {At(0)});
 //
 // Targets are never written: they are derived from the edges (core/targets.h).
 #pragma once
@@ -70,9 +73,8 @@ struct EventDecl {
   int count_tensor = -1;    // the tensor that holds the targets of gather and range edges, or -1
 };
 
-// Element indices an edge names in one dim of an event tensor: [low, high). A single index has high
-// = low
-// + 1. Affine, gather (with a Load) and range (two Loads) edges are all written this way.
+// Element indices an edge names in one dim of an event tensor: [low, high); a single index has
+// high = low + 1. Affine, gather (a Load) and range (two Loads) edges are all written this way.
 struct IndexRange {
   Expr low, high;
   bool single = true;

@@ -205,6 +205,13 @@ class Judge {
     return absl::OkStatus();
   }
 
+  // Tensors without a region are taken whole.
+  static const char* Hint(const Access& a, const Access& b) {
+    return a.has_region && b.has_region
+               ? ""
+               : " (if they touch different parts of it, say which with Region)";
+  }
+
   absl::Status CheckAccess(const TaskSets& before,
                            std::map<int, std::vector<const Access*>>& earlier,
                            const Access& access) {
@@ -228,13 +235,14 @@ class Judge {
           access.is_load ? absl::StrCat(tensor.name, " (to evaluate an extent or an edge)")
                          : tensor.name;
       if (!access.writes) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "%s reads tensor %s with no event path from the write by %s", later, name, former));
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s reads tensor %s with no event path from the write by %s%s", later,
+                            name, former, Hint(access, *other)));
       }
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s writes tensor %s and may overtake the earlier %s by %s: no event path leads from the "
-          "latter to the former",
-          later, name, other->writes ? "write" : "read", former));
+          "latter to the former%s",
+          later, name, other->writes ? "write" : "read", former, Hint(access, *other)));
     }
     const bool needs = tensor.role == TensorRole::kScratch || tensor.role == TensorRole::kOutput;
     if (!access.writes && !written && needs) return CheckLaterWrite(access, task, tensor);

@@ -18,9 +18,12 @@ TEST_CASE("the target of a tiled edge counts the tasks of the tile") {
   TensorId y = g.AddTensor("y", DType::kI32, {rows}, TensorRole::kScratch);
   TensorId z = g.AddTensor("z", DType::kI32, {CeilDiv(rows, 4)}, TensorRole::kOutput);
   EventId done = g.AddEvents("done", {CeilDiv(rows, 4)});
-  g.Call<Mix1>("scale", {x, y}, {}, {rows}).Notify(done, {At(0) / 4});
-  g.Call<Mix1>("sum", {y, z}, {}, {CeilDiv(rows, 4)}).Wait(done, {At(0)});
+  g.Call<Mix1>("scale", {x, Operand(y).Region({At(0)})}, {}, {rows}).Notify(done, {At(0) / 4});
+  g.Call<Mix1>("sum", {Operand(y).Region({IndexRange(At(0) * 4, Min(At(0) * 4 + 4, rows))}), z}, {},
+               {CeilDiv(rows, 4)})
+      .Wait(done, {At(0)});
   absl::StatusOr<Program> program = Lower(g);
+  INFO(program.status().ToString());
   REQUIRE(program.ok());
   CHECK(Target(*program, 0) == "max(min((e0 + 1) * 4, rows) - e0 * 4, 0)");
 }
