@@ -113,6 +113,14 @@ absl::Status Engine::AddRequest(Request request, OutputCallback callback) {
     return status;
   }
   auto entry = std::make_unique<Entry>();
+  if (options_.text_sink) {
+    absl::StatusOr<std::unique_ptr<TextSink>> sink = options_.text_sink(request);
+    if (!sink.ok()) {
+      ++stats_.refused;
+      return sink.status();
+    }
+    entry->sink = *std::move(sink);
+  }
   entry->order = {request.priority, next_sequence_++};
   entry->key = request.sampling.seed.value_or(CombineHash(options_.seed, HashBytes(request.id)));
   entry->max_length = MaxLength(request);
@@ -125,7 +133,6 @@ absl::Status Engine::AddRequest(Request request, OutputCallback callback) {
   }
   entry->history = request.prompt;
   entry->arrival_ns = request.arrival_ns.value_or(clock_->NowNs());
-  if (options_.text_sink) entry->sink = options_.text_sink(request);
   entry->callback = std::move(callback);
   entry->request = std::move(request);
   ++stats_.accepted;

@@ -104,7 +104,8 @@ void Engine::TakeRow(Entry* entry, const Row& row, const RowResult& result) {
     if (reason != FinishReason::kNone) break;
   }
   if (reason != FinishReason::kNone) {
-    Finish(entry, reason, absl::OkStatus(), std::move(output));
+    absl::Status status = output.status;  // not OK for kError only
+    Finish(entry, reason, std::move(status), std::move(output));
   } else if (result.finished) {
     Finish(
         entry, FinishReason::kError,
@@ -136,9 +137,13 @@ FinishReason Engine::TakeToken(Entry* entry, TokenId token, RequestOutput* outpu
     return FinishReason::kStop;
   }
   if (entry->sink) {
-    TextDelta delta = entry->sink->Append(token);
-    output->text += delta.text;
-    if (delta.stopped) return FinishReason::kStop;
+    absl::StatusOr<TextDelta> delta = entry->sink->Append(token);
+    if (!delta.ok()) {
+      output->status = delta.status();
+      return FinishReason::kError;
+    }
+    output->text += delta->text;
+    if (delta->stopped) return FinishReason::kStop;
   }
   if (length < entry->max_length) return FinishReason::kNone;
   if (entry->sink) output->text += entry->sink->Finish();

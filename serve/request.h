@@ -26,7 +26,7 @@ struct SamplingParams {
   std::optional<uint64_t> seed = std::nullopt;
   std::vector<TokenId> stop_token_ids = {};  // beside the model's own end-of-sequence tokens
   std::vector<std::string> stop_strings =
-      {};                   // found by the host: up to two surplus steps are computed
+      {};                   // found by the host, min_tokens or not; costs up to two surplus steps
   bool ignore_eos = false;  // the model's end-of-sequence tokens do not end the request
 };
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "serve/request.h"
 
 namespace eventide {
@@ -19,11 +20,13 @@ struct TextDelta {
 class TextSink {
  public:
   virtual ~TextSink() = default;
-  virtual TextDelta Append(TokenId token) = 0;
+  // An error (a token that the tokenizer does not have) ends the request.
+  virtual absl::StatusOr<TextDelta> Append(TokenId token) = 0;
   // What was held back, when the request ends without a stop string.
   virtual std::string Finish() = 0;
 };
 
-using TextSinkFactory = std::function<std::unique_ptr<TextSink>(const Request&)>;
+// An error refuses the request.
+using TextSinkFactory = std::function<absl::StatusOr<std::unique_ptr<TextSink>>(const Request&)>;
 
 }  // namespace eventide

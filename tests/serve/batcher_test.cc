@@ -131,6 +131,19 @@ TEST_CASE(
   CHECK(plan.preempted.empty());
 }
 
+TEST_CASE("A younger row takes no free block that an older one is waiting to complete") {
+  BatchLimits limits = Limits();
+  limits.block_size = 1;
+  std::vector<RunningView> running = {Decoding(0, 5, 4), Decoding(1, 5, 4), Decoding(2, 4, 3)};
+  running[0].unretired = true;
+  running[0].unretired_samples = 1;  // needs two blocks, one is free, three are coming
+  running[2].unretired = running[2].leaving = true;
+  BatchPlan plan = NextBatch({}, running, 1, 0, limits);
+  CHECK(plan.stalled);
+  CHECK(plan.rows.empty());
+  CHECK(plan.preempted.empty());
+}
+
 TEST_CASE("Nobody overtakes the head of the queue, and nobody is admitted beside a preemption") {
   std::vector<WaitingView> waiting = {Waiting(5, 100), Waiting(6, 1)};
   CHECK(NextBatch(waiting, {}, 10, 8, Limits()).rows.empty());

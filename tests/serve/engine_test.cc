@@ -282,14 +282,14 @@ TEST_CASE("Statistics count what happened") {
 class NumberSink final : public TextSink {
  public:
   explicit NumberSink(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-  TextDelta Append(TokenId token) override {
+  absl::StatusOr<TextDelta> Append(TokenId token) override {
     text_ += absl::StrCat(token, " ");
     for (const std::string& stop : stops_) {
       size_t at = text_.find(stop);
       if (at == std::string::npos) continue;
       std::string rest = text_.substr(shown_, at - shown_);
       shown_ = text_.size();
-      return {rest, true};
+      return TextDelta{rest, true};
     }
     // Holds the last 8 bytes back.
     size_t show = text_.size() > shown_ + 8 ? text_.size() - shown_ - 8 : 0;
