@@ -58,6 +58,12 @@ EVT_FN constexpr i32 FloorMod(i32 a, i32 b) { return a - FloorDiv(a, b) * b; }
 // --- scalar arithmetic whose instructions differ between targets ---------------------------------------
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 EVT_FN u32 FloatBits(float f) { return __float_as_uint(f); }
+// The same value, of which the compiler knows nothing: a condition on it does not become two copies of the
+// loop round it (code size is compile time).
+EVT_FN i32 Opaque(i32 v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
 EVT_FN float BitsFloat(u32 u) { return __uint_as_float(u); }
 // a * b + c rounded once, on every target: what must have the same bits everywhere is written with it.
 EVT_FN float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -90,6 +96,7 @@ EVT_FN u16 FloatToHalf(float f) {
 }
 #else
 EVT_FN u32 FloatBits(float f) { return __builtin_bit_cast(u32, f); }
+EVT_FN i32 Opaque(i32 v) { return v; }
 EVT_FN float BitsFloat(u32 u) { return __builtin_bit_cast(float, u); }
 EVT_FN float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EVT_FN float Multiply(float a, float b) { return a * b; }  // built with -ffp-contract=off

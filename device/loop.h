@@ -80,20 +80,18 @@ EVT_FN void WalkTasks(const P& p, W& w, const Visit& visit) {
         const i32 extent1 = p.Extent(w.step, grid, layer, 1);
         const i32 extent2 = p.Extent(w.step, grid, layer, 2);
         const i32 total = p.Extent(w.step, grid, layer, 0) * extent1 * extent2;
-        if (p.Policy(grid) == kPolicyTicket) {
-          for (;;) {
-            const u32 index = w.TakeTicket(p.Ticket(grid, layer));
+        i32 index = static_cast<i32>(w.worker) - base;
+        if (index < 0) index += workers;
+        // One call of visit for both policies: it is where all op bodies are.
+        for (const i32 policy = static_cast<i32>(p.Policy(grid));; index += workers) {
+          if (Opaque(policy) == static_cast<i32>(kPolicyTicket)) {
+            index = static_cast<i32>(w.TakeTicket(p.Ticket(grid, layer)));
             if (w.aborted()) return;
-            if (index >= static_cast<u32>(total)) break;
-            if (!visit(grid, Unflatten<P>(static_cast<i32>(index), extent1, extent2, layer))) return;
           }
-          continue;
-        }
-        i32 first = static_cast<i32>(w.worker) - base;
-        if (first < 0) first += workers;
-        for (i32 index = first; index < total; index += workers) {
+          if (static_cast<u32>(index) >= static_cast<u32>(total)) break;
           if (!visit(grid, Unflatten<P>(index, extent1, extent2, layer))) return;
         }
+        if (p.Policy(grid) == kPolicyTicket) continue;
         base = p.DeviceExtent(grid) ? kRestartWorker : (base + total) % workers;
       }
     }

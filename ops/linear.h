@@ -126,7 +126,7 @@ struct Linear {
       const i32 end = Min(first + page_steps, steps);
       for (i32 step = first; step < end; step += kSteps) {
         const auto weights = w.Take(kLaneStream);
-        tile.Step(w, weights, input, step - first, Min(kSteps, end - step), tokens);
+        tile.Step(w, weights, input, step - first, Min(kSteps, end - step), Opaque(tokens));
         w.Drop(kLaneStream);
       }
       w.Drop(kLaneInput);

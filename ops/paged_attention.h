@@ -85,13 +85,13 @@ struct PagedAttention {
         for (i32 page = Max(ChunkStart(chunk), task.low); page < end; page += task.page_tokens) {
           Page<T>(w, t, task, room, tile, page, mine);
         }
-        if (mine) {
+        if (Opaque(mine)) {
           tile.Store(room.results + slot * elements, room.state + slot * task.rows, task.rows,
                      task.head_dim);
         }
       }
       w.Sync();
-      if (task.item.part == 0) {
+      if (Opaque(task.item.part) == 0) {
         MergeWave(w, task, room, chunks, first == task.item.chunk_first);
         continue;
       }
@@ -190,7 +190,7 @@ struct PagedAttention {
       shift = kOnePiece;
       FreshTokens<T>(w, t, task, room, page, end, k, v);
     }
-    if (mine) {
+    if (Opaque(mine)) {
       const i32 first = task.context + task.item.q_first - page;
       const i32 window = t.params().window;
       using View = KvView<T, decltype(keys)>;

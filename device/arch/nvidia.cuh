@@ -189,6 +189,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
   EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
     Reclaim();
     const i32 size = box.size();
+#pragma unroll 1
     for (i32 first = 0; first < size; first += 32) {
       const i32 k = first + static_cast<i32>(LaneId());
       ElementWait wait = {};
@@ -204,6 +205,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
   // Gates only (the input role): everything was acquired by this warp, so its lanes may release.
   template <class P>
   EVT_FN void Notify(const P& p, const ElementBox& box) {
+#pragma unroll 1
     for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32) this->NotifyElement(p, box, k);
     __syncwarp();
   }
@@ -358,12 +360,16 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN u8* Own(GpuPage& page, i32, u32, u32) { return page.data; }
   template <class F>
   EVT_FN void Parallel(i32 n, const F& f) {
+    // Not unrolled: bodies are long, n is short, and code size is compile time.
+#pragma unroll 1
     for (i32 i = static_cast<i32>(threadIdx.x); i < n; i += kComputeThreads) f(i);
   }
   template <class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
+#pragma unroll 1
     for (i32 row = static_cast<i32>(threadIdx.x / 32); row < rows; row += kComputeWarps) {
       float sum = 0.0f;
+#pragma unroll 4
       for (i32 i = static_cast<i32>(LaneId()); i < n; i += 32) sum = Add(sum, load(row, i));
       for (u32 offset = 16; offset > 0; offset /= 2) {
         sum = Add(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
@@ -388,6 +394,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   template <class P>
   EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
     bool ended = false;
+#pragma unroll 1
     for (i32 k = static_cast<i32>(threadIdx.x); k < box.size(); k += kComputeThreads) {
       ended = ended || !AwaitElement(this->WaitFor(p, box, k));
     }
@@ -395,6 +402,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   template <class P>
   EVT_FN void Notify(const P& p, const ElementBox& box) {
+#pragma unroll 1
     for (i32 k = static_cast<i32>(threadIdx.x); k < box.size(); k += kComputeThreads) {
       this->NotifyElement(p, box, k);
     }
