@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <glob.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -80,6 +81,12 @@ struct ProgramHandle {
   const Nvrtc::Functions& f;
   void* program = nullptr;
 };
+
+double ThreadMilliseconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
 
 std::string WithoutFinalZero(std::string text) {
   while (!text.empty() && text.back() == '\0') text.pop_back();
@@ -173,6 +180,7 @@ absl::StatusOr<Compiled> Nvrtc::Compile(const std::string& source,
                                         const std::vector<HeaderText>& headers, const GpuArch& arch,
                                         const std::string& kernel) const {
   const auto start = std::chrono::steady_clock::now();
+  const double cpu_start = ThreadMilliseconds();
   std::vector<const char*> texts, names, options;
   for (const HeaderText& header : headers) {
     texts.push_back(header.text.c_str());
@@ -206,6 +214,7 @@ absl::StatusOr<Compiled> Nvrtc::Compile(const std::string& source,
   RETURN_IF_ERROR(ReadAssemblerLog(compiled.log, kernel, compiled.usage));
   compiled.milliseconds =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  compiled.cpu_milliseconds = ThreadMilliseconds() - cpu_start;
   return compiled;
 }
 

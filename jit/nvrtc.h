@@ -25,7 +25,8 @@ struct KernelUsage {
 struct Compiled {
   std::string cubin, ptx, log;
   KernelUsage usage;
-  double milliseconds = 0;
+  double milliseconds = 0;      // wall
+  double cpu_milliseconds = 0;  // of this thread: what it costs whatever else the machine does
 };
 
 class Nvrtc {

@@ -24,6 +24,7 @@ inline std::vector<HeaderText> ToyHeaders() {
   std::vector<HeaderText> headers;
   const auto add = [&](const std::string& name, const std::string& path) {
     std::ifstream in(SourceFile(path));
+    if (!in) in.open(path);  // a binary carried to another machine, run in the repository's root
     std::ostringstream text;
     text << in.rdbuf();
     headers.push_back({name, text.str()});

@@ -40,14 +40,14 @@ TEST_CASE("toy graphs compile for every architecture without stack and spills") 
       INFO(arch.name << " " << graph.name() << ": " << compiled.status().ToString());
       REQUIRE(compiled.ok());
       std::cout << arch.name << " " << graph.name() << ": " << compiled->usage.registers
-                << " registers, " << compiled->cubin.size() << " bytes, " << compiled->milliseconds
-                << " ms\n";
+                << " registers, " << compiled->cubin.size() << " bytes, "
+                << compiled->cpu_milliseconds << " of " << compiled->milliseconds << " ms\n";
       CHECK(compiled->usage.stack_bytes == 0);
       CHECK(compiled->usage.spill_bytes == 0);
       CHECK(compiled->usage.registers > 0);
       CHECK(compiled->usage.max_threads > 0);
       CHECK_FALSE(compiled->usage.setmaxnreg_ignored);
-      CHECK(compiled->milliseconds < kMaxMilliseconds);
+      CHECK(compiled->cpu_milliseconds < kMaxMilliseconds);
     }
   }
 }
