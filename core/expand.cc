@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/names.h"
+#include "core/targets.h"
 
 namespace eventide {
 namespace {
@@ -44,6 +45,8 @@ struct Expander::Plan {
 Expander::~Expander() = default;
 
 Expander::Expander(const Graph& graph, const Program& program) : graph_(graph), program_(program) {
+  for (size_t e = 0; e < program.events.size(); ++e)
+    potentials_.push_back(PotentialTarget(graph, static_cast<int>(e)));
   for (const ProgramGrid& grid : program.grids) {
     Plan plan;
     const auto use = [&](const Expr& expr) {
@@ -234,6 +237,7 @@ class Expander::Run {
   absl::Status Targets() {
     result_.derived.assign(program_.event_elements, -1);
     result_.target.assign(program_.event_elements, -1);
+    result_.possible.assign(program_.event_elements, true);
     env_.layer = 0;
     std::vector<std::pair<CompiledExpr, CompiledExpr>> compiled;
     for (const ProgramEvent& event : program_.events)
@@ -252,6 +256,9 @@ class Expander::Run {
       }
       result_.derived[flat] = compiled[e].first(env_);
       result_.target[flat] = compiled[e].second(env_);
+      if (result_.derived[flat] == 0) {
+        result_.possible[flat] = CompiledExpr(expander_.potentials_[e])(env_) > 0;
+      }
       if (result_.derived[flat] < 0) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "%s has the negative target %d", expander_.ElementText(flat), result_.derived[flat]));

@@ -37,6 +37,7 @@ struct Expansion {
   std::vector<int> elements;        // bank elements
   std::vector<Access> accesses;     // in the order of tasks
   std::vector<int64_t> derived;     // per bank element: the program's derived target...
+  std::vector<char> possible;       // whether any grid could notify it, if its extents were largest
   std::vector<int64_t> target;      // ...and what waiters compare with; -1 outside of the shape
 };
 
@@ -59,6 +60,7 @@ class Expander {
   const Graph& graph_;
   const Program& program_;
   std::vector<Plan> plans_;
+  std::vector<Expr> potentials_;  // per event: core/targets.h
 };
 
 }  // namespace eventide

@@ -258,4 +258,27 @@ absl::StatusOr<Expr> DeriveTarget(const Graph& graph, int event) {
   return Simplify(target, bounds);
 }
 
+Expr PotentialTarget(const Graph& graph, int event) {
+  if (graph.events()[event].count_tensor >= 0) return Expr(1);
+  Expr total = 0;
+  for (const GridDecl& grid : graph.grids()) {
+    const int64_t layers = graph.sections()[grid.section].layers.constant();
+    std::vector<Expr> extents;
+    for (const Expr& extent : grid.extents) {
+      const Interval bound = Bound(extent, {[&](const Expr& leaf) -> Interval {
+                                     if (leaf.kind() == ExprKind::kLayer) return {0, layers - 1};
+                                     return LeafBounds(graph, leaf);
+                                   }});
+      extents.push_back(Expr(bound.high));
+    }
+    for (const Edge& edge : grid.notifies) {
+      if (edge.event != event) continue;
+      const absl::StatusOr<Expr> count = CountArrivals(graph, extents, layers, edge);
+      // Each edge counts at most once: whether, not how often, matters, and sums must stay small.
+      total = total + (count.ok() ? Min(*count, 1) : Expr(1));
+    }
+  }
+  return Simplify(total, ElementBounds(graph, graph.events()[event].shape));
+}
+
 }  // namespace eventide

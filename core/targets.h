@@ -19,6 +19,9 @@ absl::StatusOr<Expr> CountArrivals(const Graph& graph, const std::vector<Expr>& 
 // The sum over all notify edges of ordinary grids, or a Load of the event's counts.
 absl::StatusOr<Expr> DeriveTarget(const Graph& graph, int event);
 
+// The arrivals if every extent had its largest value: 0 for elements that no grid can ever notify.
+Expr PotentialTarget(const Graph& graph, int event);
+
 // Bounds of the leaves of an expression over the elements of an event: coordinates within its
 // shape.
 BoundEnv ElementBounds(const Graph& graph, const std::vector<Expr>& shape);

@@ -146,6 +146,9 @@ class Judge {
                                                             expander_.ElementText(element), what));
         };
         const char* names = CountsName(element);
+        if (derived == 0 && !expansion_.possible[element] && !program_.grids[task.grid].is_gate) {
+          return fault("which is notified by nobody: the wait can never fire");
+        }
         if (state.arrivals < target) {
           return fault(
               absl::StrFormat("which %d tasks notify while its target%s is %d: the wait can never "
