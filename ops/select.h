@@ -70,6 +70,10 @@ EVT_FN const float* SumAbove(W& w, const LogitRow& row, const Cut& within, const
   for (i32 c = 0; c < kSelectCuts; ++c) cut[c] = search.Candidate(c);
   w.Sync();
   w.Parallel(kSelectItems, [&](i32 item) {
+    if (item * kSelectBlock >= row.vocab) {  // small vocabularies: nothing to sum
+      for (i32 c = 0; c < kSelectCuts; ++c) memory[c * kSelectItems + item] = 0.0f;
+      return;
+    }
     float sum[kSelectCuts][kSelectBlock];
     for (i32 c = 0; c < kSelectCuts; ++c) {
       for (i32 l = 0; l < kSelectBlock; ++l) sum[c][l] = 0.0f;

@@ -32,8 +32,8 @@ constexpr DType DTypeOf() {
 // Relative size of one rounding to the storage type.
 template <class T>
 constexpr double Epsilon() {
-  if constexpr (std::is_same_v<T, BF16>) return 0x1p-9;
-  if constexpr (std::is_same_v<T, F16>) return 0x1p-12;
+  if constexpr (std::is_same_v<T, BF16>) return 0x1p-8;
+  if constexpr (std::is_same_v<T, F16>) return 0x1p-11;
   return 0x1p-24;
 }
 
@@ -50,7 +50,7 @@ struct OpBackend {
       SimExecutorOptions options;
       options.workers = workers;
       options.policy = policy;
-      return MakeSimExecutor(std::move(program), options);
+      return MakeSimBackend(std::move(program), options);
     }
 #endif
     CpuExecutorOptions options;

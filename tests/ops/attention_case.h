@@ -1,0 +1,278 @@
+// Attention over a paged cache as a test: plan and paged_attention in one graph, run step by step,
+// against softmax attention in float64 over all tokens seen so far.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "device/layout.h"
+#include "ops/paged_attention.h"
+#include "ops/plan.h"
+#include "tests/ops/op_rig.h"
+#include "tests/ops/values.h"
+
+namespace eventide {
+
+struct AttentionShape {
+  int head_dim = 64, kv_heads = 2, group = 3, window = 0, block_size = 16;
+  bool qk_norm = false;
+  int max_partials = 4096;  // 0: nothing is split
+  int sequences = 2, max_positions = 256;
+  int max_tokens = 64;  // of a step
+};
+
+// The raw projections of every position of every sequence, and what is constant.
+template <class T>
+struct AttentionData {
+  AttentionShape shape;
+  int stride;
+  std::vector<std::vector<float>> qkv;  // by sequence: [position][kv_head][stride]
+  std::vector<T> q_norm, k_norm;
+  std::vector<float> rope;
+
+  AttentionData(const AttentionShape& s, uint64_t seed) : shape(s) {
+    RandomValues random(seed);
+    stride = RoundUp((s.group + 2) * s.head_dim, 32);
+    for (int i = 0; i < s.sequences; ++i) {
+      std::vector<float> values =
+          random.Normals<float>(static_cast<size_t>(s.max_positions) * s.kv_heads * stride);
+      for (size_t k = 0; k < values.size(); ++k) {
+        if (static_cast<int>(k % stride) >= (s.group + 2) * s.head_dim) values[k] = NAN;  // padding
+      }
+      qkv.push_back(std::move(values));
+    }
+    q_norm = random.Normals<T>(s.head_dim, 0.1, 1.0);
+    k_norm = random.Normals<T>(s.head_dim, 0.1, 1.0);
+    const int half = s.head_dim / 2;
+    rope.resize(static_cast<size_t>(s.max_positions) * half * 2);
+    for (int p = 0; p < s.max_positions; ++p) {
+      for (int d = 0; d < half; ++d) {
+        const double angle = p * std::pow(10000.0, -static_cast<double>(d) / half);
+        rope[(p * half + d) * 2] = static_cast<float>(std::cos(angle));
+        rope[(p * half + d) * 2 + 1] = static_cast<float>(std::sin(angle));
+      }
+    }
+  }
+
+  const float* Raw(int sequence, int position, int kv_head) const {
+    return qkv[sequence].data() +
+           (static_cast<size_t>(position) * shape.kv_heads + kv_head) * stride;
+  }
+  // A head of head_dim floats after norm and rope, in float64.
+  std::vector<double> Rotated(const float* x, int position, const std::vector<T>& gain) const {
+    const int n = shape.head_dim, half = n / 2;
+    std::vector<double> y(x, x + n), z(n);
+    if (shape.qk_norm) {
+      double sum = 0;
+      for (const double v : y) sum += v * v;
+      const double scale = 1 / std::sqrt(sum / n + 1e-6);
+      for (int d = 0; d < n; ++d) y[d] *= scale * ToFloat(gain[d]);
+    }
+    for (int d = 0; d < half; ++d) {
+      const double c = rope[(position * half + d) * 2], s = rope[(position * half + d) * 2 + 1];
+      z[d] = y[d] * c - y[d + half] * s;
+      z[d + half] = y[d + half] * c + y[d] * s;
+    }
+    return z;
+  }
+
+  struct Expected {
+    std::vector<double> value, magnitude;  // magnitude: sum of weight * |v|, for the bound
+    double score_size = 0;                 // largest sum of |q * k| * scale
+  };
+  Expected Reference(int sequence, int position, int head) const {
+    const int n = shape.head_dim, kv_head = head / shape.group;
+    const auto round = [](double v) {
+      return static_cast<double>(ToFloat(Storage<T>::From(static_cast<float>(v))));
+    };
+    const std::vector<double> q =
+        Rotated(Raw(sequence, position, kv_head) + head % shape.group * n, position, q_norm);
+    const int low = shape.window ? std::max(0, position - shape.window + 1) : 0;
+    std::vector<double> scores;
+    Expected e{std::vector<double>(n), std::vector<double>(n)};
+    double top = -HUGE_VAL, total = 0;
+    for (int p = low; p <= position; ++p) {
+      const std::vector<double> k = Rotated(Raw(sequence, p, kv_head) + shape.group * n, p, k_norm);
+      double dot = 0, size = 0;
+      for (int d = 0; d < n; ++d) {
+        dot += q[d] * round(k[d]);
+        size += std::abs(q[d] * k[d]);
+      }
+      scores.push_back(dot / std::sqrt(static_cast<double>(n)));
+      e.score_size = std::max(e.score_size, size / std::sqrt(static_cast<double>(n)));
+      top = std::max(top, scores.back());
+    }
+    for (double& score : scores) total += score = std::exp(score - top);
+    for (int p = low; p <= position; ++p) {
+      const float* v = Raw(sequence, p, kv_head) + (shape.group + 1) * n;
+      const double weight = scores[p - low] / total;
+      for (int d = 0; d < n; ++d) {
+        e.value[d] += weight * round(v[d]);
+        e.magnitude[d] += weight * std::abs(v[d]);
+      }
+    }
+    return e;
+  }
+};
+
+// Tokens of each row of one step: (sequence, how many).
+struct StepRow {
+  int sequence, tokens;
+};
+
+template <class T>
+class AttentionCase {
+ public:
+  using Outputs =
+      std::vector<std::vector<std::vector<T>>>;  // [sequence][position][head * head_dim]
+
+  AttentionCase(const OpBackend& backend, const AttentionData<T>& data)
+      : data_(data), rig_("attention") {
+    Build(backend);
+  }
+
+  void Step(const std::vector<StepRow>& rows) {
+    const AttentionShape& s = data_.shape;
+    const size_t token_floats = static_cast<size_t>(s.kv_heads) * data_.stride;
+    std::vector<float> qkv(s.max_tokens * token_floats, NAN);
+    step_.rows.clear();
+    size_t token = 0;
+    for (const StepRow& row : rows) {
+      step_.rows.push_back(
+          {static_cast<u32>(row.sequence), static_cast<u32>(row.tokens), 0, kRowNone});
+      for (int i = 0; i < row.tokens; ++i, ++token) {
+        const float* from = data_.Raw(
+            row.sequence, static_cast<int>(step_.slots[row.sequence].context_length) + i, 0);
+        std::copy(from, from + token_floats, qkv.begin() + static_cast<i64>(token * token_floats));
+      }
+    }
+    REQUIRE(static_cast<int>(token) <= s.max_tokens);
+    rig_.Set(qkv_, qkv);
+    rig_.Step(step_.Header(rig_));
+    const std::vector<T> out = rig_.template Get<T>(output_);
+    const int k = s.kv_heads * s.group * s.head_dim;
+    int at = 0;
+    for (const StepRow& row : rows) {
+      for (int i = 0; i < row.tokens; ++i, ++at) {
+        std::vector<T> values(k);
+        for (int c = 0; c < k; ++c) values[c] = out[ActivationIndex(k, at, c)];
+        outputs[row.sequence].push_back(std::move(values));
+      }
+      step_.slots[row.sequence].context_length += static_cast<u32>(row.tokens);
+    }
+    rig_.WriteBuffer(step_.slots_buffer, step_.slots);
+    for (const i32 count : rig_.template Get<i32>(merge_)) REQUIRE(count == 0);
+  }
+
+  // Positions [0, context) of a sequence as if they had been there: random keys and values, for
+  // tests of bits alone.
+  void Preload(int sequence, int context) {
+    const AttentionShape& s = data_.shape;
+    const KvLayout layout{s.block_size, s.kv_heads, s.head_dim};
+    std::vector<T> cache = rig_.template Get<T>(cache_);
+    RandomValues random(static_cast<uint64_t>(sequence) + 99);
+    for (int p = 0; p < context; ++p) {
+      const u32 block = step_.block_table[sequence * blocks_ + p / s.block_size];
+      for (int kind = 0; kind < 2 * s.kv_heads; ++kind) {
+        const std::vector<T> values = random.template Normals<T>(s.head_dim);
+        std::copy(values.begin(), values.end(),
+                  cache.begin() +
+                      static_cast<i64>(layout.Index(block, kind % 2, kind / 2, p % s.block_size)));
+      }
+    }
+    rig_.Set(cache_, cache);
+    step_.slots[sequence].context_length = static_cast<u32>(context);
+    rig_.WriteBuffer(step_.slots_buffer, step_.slots);
+  }
+
+  // Largest error over bound. The bound: scores are off by the rounding of q and k to storage (at
+  // most eps of sum |q k| each) and fp32 sums; weights may be rounded to storage as well; then the
+  // output is.
+  double Error() const {
+    const AttentionShape& s = data_.shape;
+    WorstError error;
+    for (int sequence = 0; sequence < s.sequences; ++sequence) {
+      for (size_t p = 0; p < outputs[sequence].size(); ++p) {
+        for (int head = 0; head < s.kv_heads * s.group; ++head) {
+          const auto e = data_.Reference(sequence, static_cast<int>(p), head);
+          const double weights =
+              2 * e.score_size * (2 * Epsilon<T>() + 64 * 0x1p-24) + Epsilon<T>();
+          for (int d = 0; d < s.head_dim; ++d) {
+            const double bound = e.magnitude[d] * (2 * weights + 2 * Epsilon<T>() + 0x1p-18) + 1e-7;
+            error.Add(ToFloat(outputs[sequence][p][head * s.head_dim + d]), e.value[d], bound);
+          }
+        }
+      }
+    }
+    return error.ratio;
+  }
+
+  Outputs outputs;
+
+ private:
+  void Build(const OpBackend& backend) {
+    const AttentionShape& s = data_.shape;
+    const int k = s.kv_heads * s.group * s.head_dim;
+    const int max_items = MinAttentionItems(s.sequences, s.max_tokens, s.head_dim, s.group) + 64;
+    const int max_groups = 64, heads = s.kv_heads * s.group;
+    Graph& g = rig_.graph();
+    const TensorId start =
+        rig_.template Output<i32>("row_start", s.sequences + 1, TensorRole::kScratch);
+    const TensorId row = rig_.template Output<i32>("token_row", s.max_tokens, TensorRole::kScratch);
+    const TensorId output =
+        rig_.template Output<i32>("row_output", s.sequences, TensorRole::kScratch);
+    const TensorId token = rig_.template Output<i32>("output_token", 1, TensorRole::kScratch);
+    const TensorId items = rig_.template Output<i32>("items", static_cast<size_t>(max_items) * 12,
+                                                     TensorRole::kScratch);
+    const EventId planned = g.AddEvents("planned", {1});
+    const TensorId counts = g.AddPublished("counts", {kStepCounts + OpRig::GuardElements<i32>()}, 0,
+                                           max_items, planned, {0});
+    rig_.Declare(counts, std::vector<i32>(kStepCounts));
+    qkv_ = rig_.Input(
+        "qkv",
+        std::vector<float>(static_cast<size_t>(s.max_tokens) * s.kv_heads * data_.stride, NAN));
+    blocks_ = CeilDiv(s.max_positions, s.block_size);
+    const size_t block_elements = static_cast<size_t>(2) * s.kv_heads * s.block_size * s.head_dim;
+    cache_ = rig_.template Output<T>("cache", s.sequences * blocks_ * block_elements,
+                                     TensorRole::kState);
+    const TensorId q_norm = rig_.Input("q_norm", data_.q_norm);
+    const TensorId k_norm = rig_.Input("k_norm", data_.k_norm);
+    const TensorId rope = rig_.Input("rope", data_.rope);
+    const TensorId partials = rig_.template Output<float>(
+        "partials", static_cast<size_t>(s.max_partials) * heads * (s.head_dim + 2),
+        TensorRole::kScratch);
+    merge_ = rig_.Add("merge", TensorRole::kState,
+                      std::vector<i32>(static_cast<size_t>(max_groups) * s.kv_heads *
+                                       AttentionSplits(s.head_dim, s.group)));
+    output_ = rig_.template Output<T>("output", CeilDiv(s.max_tokens, 8) * ActivationGroup(k));
+    g.Call<Plan>(
+         "plan", {start, row, output, token, items, counts},
+         {s.head_dim, s.kv_heads, s.group, s.window, max_items, s.max_partials, max_groups, 1}, {1},
+         Storage<T>::kVariant)
+        .Notify(planned, {0});
+    g.BeginSection("attention", 1);
+    g.Call<PagedAttention>(
+         "attention", {items, start, qkv_, cache_, q_norm, k_norm, rope, partials, merge_, output_},
+         {s.head_dim, s.kv_heads, s.group, data_.stride, s.block_size, s.window,
+          static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim))), 1e-6f, s.qk_norm},
+         {g.Load(counts, {kCountItems}), s.kv_heads, AttentionSplits(s.head_dim, s.group)},
+         Storage<T>::kVariant)
+        .Wait(planned, {0});
+    rig_.Start(backend);
+    outputs.resize(s.sequences);
+    step_.slots.resize(s.sequences);
+    step_.blocks_per_slot = static_cast<u32>(blocks_);
+    for (int i = 0; i < s.sequences * blocks_; ++i) {  // no two neighbours in order
+      step_.block_table.push_back(static_cast<u32>(s.sequences * blocks_ - 1 - i));
+    }
+    step_.Upload(rig_);
+  }
+
+  const AttentionData<T>& data_;
+  OpRig rig_;
+  OpStep step_;
+  TensorId qkv_, cache_, merge_, output_;
+  int blocks_ = 0;
+};
+
+}  // namespace eventide
