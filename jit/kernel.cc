@@ -1,7 +1,10 @@
 #include "jit/kernel.h"
 
 #include <chrono>
+#include <cstring>
 
+#include "device/abi.h"
+#include "jit/cache.h"
 #include "jit/codegen.h"
 
 namespace eventide {
@@ -11,6 +14,23 @@ using Clock = std::chrono::steady_clock;
 
 double Since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// What the cache keeps of a kernel: its resource report, then the cubin.
+std::string Pack(const Compiled& compiled) {
+  static_assert(std::is_trivially_copyable_v<KernelUsage>);
+  std::string payload(sizeof(KernelUsage), '\0');
+  std::memcpy(payload.data(), &compiled.usage, sizeof(KernelUsage));
+  return payload + compiled.cubin;
+}
+
+absl::Status Unpack(const std::string& payload, Kernel& kernel) {
+  if (payload.size() <= sizeof(KernelUsage)) {
+    return absl::DataLossError("a cached kernel is empty; delete the cubin cache");
+  }
+  std::memcpy(&kernel.usage, payload.data(), sizeof(KernelUsage));
+  kernel.cubin = payload.substr(sizeof(KernelUsage));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -26,10 +46,31 @@ absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
 
   const Clock::time_point compile_start = Clock::now();
   ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Get());
-  ASSIGN_OR_RETURN(Compiled compiled, nvrtc->Compile(kernel.source, headers, arch, kStepKernel));
-  kernel.cubin = std::move(compiled.cubin);
-  kernel.usage = compiled.usage;
-  kernel.compiled = true;
+  const auto make = [&]() -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const Compiled compiled,
+                     nvrtc->Compile(kernel.source, headers, arch, kStepKernel));
+    return Pack(compiled);
+  };
+  if (options.use_cache) {
+    std::vector<std::string> parts = {
+        absl::StrCat("eventide abi ", kAbiVersion, ", report ", sizeof(KernelUsage)),
+        absl::StrCat("nvrtc ", nvrtc->major(), ".", nvrtc->minor()), kernel.source};
+    for (const std::string& option : nvrtc->Options(arch)) parts.push_back(option);
+    for (const HeaderText& header : headers) {
+      parts.push_back(header.name);
+      parts.push_back(header.text);
+    }
+    const KernelCache cache(options.cache_folder.empty() ? KernelCache::DefaultFolder()
+                                                         : options.cache_folder);
+    ASSIGN_OR_RETURN(const CacheEntry entry, cache.GetOrMake(KernelCache::Key(parts), make));
+    kernel.compiled = entry.made;
+    kernel.cache_note = entry.note;
+    RETURN_IF_ERROR(Unpack(entry.payload, kernel));
+  } else {
+    ASSIGN_OR_RETURN(const std::string payload, make());
+    kernel.compiled = true;
+    RETURN_IF_ERROR(Unpack(payload, kernel));
+  }
   kernel.compile_ms = Since(compile_start);
   return kernel;
 }
