@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/dtype.h"
+#include "device/kv_view.h"  // kMaxHeadDim: what attention computes with
 
 namespace eventide {
 
@@ -33,7 +34,6 @@ struct RopeConfig {
 inline constexpr int kMaxHidden = 1 << 17;
 inline constexpr int kMaxLayers = 1024;
 inline constexpr int kMaxHeads = 1024;
-inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxVocab = 1 << 22;
 inline constexpr int kMaxPositions = 1 << 24;
 inline constexpr int kMaxExperts = 1024;
