@@ -14,7 +14,10 @@ EvaluatedProgram::EvaluatedProgram(const Program& program, std::vector<Node> nod
   for (const ProgramGrid& decl : program.grids) {
     EVT_CHECK(decl.extents.size() <= kMaxCoords);
     Grid grid;
-    grid.node = &nodes_[decl.node];
+    if (!decl.is_gate) {
+      grid.node = &nodes_[decl.node];
+      grid.policy = grid.node->policy;
+    }
     grid.is_gate = decl.is_gate;
     grid.device_extent = decl.device_extent;
     grid.ticket = static_cast<i32>(program.event_elements + decl.ticket_base);

@@ -32,7 +32,7 @@ class EvaluatedProgram {
 
   bool IsGate(int grid) const { return grids_[grid].is_gate; }
   bool DeviceExtent(int grid) const { return grids_[grid].device_extent; }
-  u32 Policy(int grid) const { return grids_[grid].node->policy; }
+  u32 Policy(int grid) const { return grids_[grid].policy; }
   const Node& NodeOf(int grid) const { return *grids_[grid].node; }
   i32 Ticket(int grid, i32 layer) const { return grids_[grid].ticket + layer; }
 
@@ -101,7 +101,8 @@ class EvaluatedProgram {
     Range range[kMaxEventDims];
   };
   struct Grid {
-    const Node* node = nullptr;
+    const Node* node = nullptr;  // null for a gate
+    u32 policy = kPolicyStatic;
     bool is_gate = false, device_extent = false;
     i32 ticket = 0;
     int rank = 0;

@@ -88,10 +88,13 @@ absl::StatusOr<std::vector<Node>> BuildNodes(const Program& program,
                                              absl::Span<const uint32_t> policies) {
   EVT_CHECK(addresses.size() == program.tensors.size());
   EVT_CHECK(policies.size() == program.grids.size());
-  std::vector<Node> nodes(program.grids.size());
+  int count = 0;
+  for (const ProgramGrid& grid : program.grids) count = std::max(count, grid.node + 1);
+  std::vector<Node> nodes(count);
   for (size_t g = 0; g < program.grids.size(); ++g) {
     const ProgramGrid& grid = program.grids[g];
-    EVT_CHECK(grid.node >= 0 && grid.node < static_cast<int>(nodes.size()));
+    if (grid.is_gate) continue;
+    EVT_CHECK(grid.node >= 0);
     EVT_CHECK(grid.operands.size() <= kMaxOperands && grid.params.size() <= kMaxParamBytes);
     Node& node = nodes[grid.node];
     std::memset(static_cast<void*>(&node), 0, sizeof(node));

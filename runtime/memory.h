@@ -29,7 +29,7 @@ struct MemoryPlan {
 // `placed[i]`: tensor i lives in the caller's memory and takes no room in its arena (may be empty).
 absl::StatusOr<MemoryPlan> PlanMemory(const Program& program, const std::vector<bool>& placed);
 
-// Node records of all grids, in ProgramGrid::node order. `addresses[i]` is where tensor i begins,
+// Node records of all grids but gates, in ProgramGrid::node order. `addresses[i]` is where tensor i begins,
 // `policies[g]` is the PolicyId of grid g.
 absl::StatusOr<std::vector<Node>> BuildNodes(const Program& program,
                                              absl::Span<const uint64_t> addresses,
