@@ -1,6 +1,7 @@
 // One attention task's place in the step: which queries and positions it covers, and its memory.
 #pragma once
 
+#include "device/dtype.h"
 #include "device/op.h"
 #include "device/pages.h"
 #include "device/softmax.h"
@@ -126,6 +127,7 @@ struct AttentionRoom {
   SoftmaxState *state, *running_state;  // of results, of running
   SoftmaxMerge* merge;                  // how results join running
   float* inverse_rms;
+  AttentionTask* task;
 
   template <class W>
   EVT_FN void Take(W& w) {
@@ -136,8 +138,10 @@ struct AttentionRoom {
     merge = reinterpret_cast<SoftmaxMerge*>(state + kStates);
     running_state = reinterpret_cast<SoftmaxState*>(merge + kStates);
     inverse_rms = reinterpret_cast<float*>(running_state + kMaxAttentionRows);
+    task = reinterpret_cast<AttentionTask*>(inverse_rms + kMaxAttentionRows);
     static_assert(kStates * (sizeof(SoftmaxState) + sizeof(SoftmaxMerge)) +
-                          kMaxAttentionRows * (sizeof(SoftmaxState) + sizeof(float)) <=
+                          kMaxAttentionRows * (sizeof(SoftmaxState) + sizeof(float)) +
+                          sizeof(AttentionTask) <=
                       kScratchBytes,
                   "scratch");
   }

@@ -68,9 +68,12 @@ struct PagedAttention {
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
-    const AttentionTask task(t, static_cast<i32>(sizeof(T)));
     AttentionRoom<T> room;
     room.Take(w);
+    // Where the task is lives in Scratch: registers are for sums.
+    if (w.Leader()) *room.task = AttentionTask(t, static_cast<i32>(sizeof(T)));
+    w.Sync();
+    const AttentionTask& task = *room.task;
     LoadQueries<T>(w, t, task, room);
     typename W::template AttentionTile<T> tile;
     const i32 elements = task.rows * task.head_dim;

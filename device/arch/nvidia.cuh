@@ -1,19 +1,19 @@
-// NVIDIA GPUs as a target: one thread block is a worker; its warps are the roles. Warps 0-7 compute, warp
-// 8 streams, warp 9 brings input, two warps fill the service warpgroup. What differs between generations
-// (copies, fences, registers) is the Port type of sm80.cuh and sm90.cuh.
+// NVIDIA GPUs as a target: one thread block is a worker; its warps are the roles. Warps 0-7
+// compute, warp 8 streams, warp 9 brings input, two warps fill the service warpgroup. What differs
+// between generations (copies, fences, registers) is the Port type of sm80.cuh and sm90.cuh.
 //
-// Shared memory: pages, then the compute role's scratch, then SharedState. Each lane is a ring of slots;
-// a slot is a page (or none: "ready") with two mbarriers: `full` completes when the page's data is there,
-// `empty` when all compute warps have dropped it. The producer returns emptied pages to the pool itself,
-// in order, so consumers do no more than arrive.
+// Shared memory: SharedState, the compute role's scratch, then pages: all at constant offsets. Each lane is a ring of
+// slots; a slot is a page (or none: "ready") with two mbarriers: `full` completes when the page's
+// data is there, `empty` when all compute warps have dropped it. The producer returns emptied pages
+// to the pool itself, in order, so consumers do no more than arrive.
 #pragma once
 
 #include "device/atomic.h"
 #include "device/dtype.h"
 #include "device/event.h"
+#include "device/layout.h"
 #include "device/loop.h"
 #include "device/pages.h"
-#include "device/layout.h"
 
 namespace eventide {
 
@@ -21,15 +21,19 @@ inline constexpr u32 kComputeWarps = 8;
 inline constexpr u32 kComputeThreads = 32 * kComputeWarps;
 inline constexpr u32 kThreads = kComputeThreads + 128;
 inline constexpr u32 kStreamWarp = 8, kInputWarp = 9;
-inline constexpr u32 kSlots = 16;        // of one lane
+inline constexpr u32 kSlots = 16;  // of one lane
 inline constexpr u32 kTicketSlots = 8;
 inline constexpr i32 kNoPage = -1;
 inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
 inline constexpr u32 kWatchWarp = 10;
 inline constexpr u32 kWorkingWarps = kComputeWarps + 2;
 
-EVT_FN u32 SharedAddress(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-EVT_FN u32 LaneId() { return threadIdx.x % 32; }
+EVT_FN u32 SharedAddress(const void* p) {
+  return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+EVT_FN u32 LaneId() {
+  return threadIdx.x % 32;
+}
 EVT_FN u64 NowNs() {
   u64 t;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
@@ -42,14 +46,15 @@ EVT_FN void BarrierInit(u64* barrier, u32 count) {
                : "memory");
 }
 EVT_FN void BarrierArrive(u64* barrier) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(
-                   SharedAddress(barrier))
-               : "memory");
+  asm volatile(
+      "{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(SharedAddress(barrier))
+      : "memory");
 }
 EVT_FN bool BarrierTest(const u64* barrier, u32 parity) {
   u32 done;
   asm volatile(
-      "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+      "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
+      "p; }"
       : "=r"(done)
       : "r"(SharedAddress(barrier)), "r"(parity)
       : "memory");
@@ -77,16 +82,18 @@ struct SharedState {
   u64 ticket_full[kTicketSlots], ticket_empty[kTicketSlots];
   SlotPage slot[kLanes][kSlots];
   u32 ticket[kTicketSlots];
-  u64 finished;         // completes when all working warps are through
-  u32 ended;            // the step has been aborted: set by the watch warp, polled by all waits
+  u64 finished;  // completes when all working warps are through
+  u32 ended;     // the step has been aborted: set by the watch warp, polled by all waits
   Waiting waiting[kRoles];
-  u32 arrivals;         // what Arrive hands to the role's threads
+  u32 arrivals;  // what Arrive hands to the role's threads
   i32 sum_of_rows;
+  ProgramRecord program;  // a copy: read all the time, and registers are for sums
   StepView step;
 };
 inline constexpr u32 kSharedStateBytes = (sizeof(SharedState) + 127) / 128 * 128;
 
-// Dynamic shared memory of a worker with this many pages (jit/arch.cc and the launch use the same sum).
+// Dynamic shared memory of a worker with this many pages (jit/arch.cc and the launch use the same
+// sum).
 EVT_FN constexpr u32 SharedBytes(u32 pages) {
   return pages * kPageBytes + kScratchBytes + kSharedStateBytes;
 }
@@ -121,8 +128,9 @@ struct GpuWorkerBase {
     task_ = task;
     return true;
   }
-  // In the slow part of a wait, every kPollsPerCheck polls: says what is waited for, and whether the step
-  // has ended meanwhile. Looking at clocks and at other workers is the watch warp's business.
+  // In the slow part of a wait, every kPollsPerCheck polls: says what is waited for, and whether
+  // the step has ended meanwhile. Looking at clocks and at other workers is the watch warp's
+  // business.
   EVT_FN bool Ended(u32 role, u32 cause, u32 element, u32 target) {
     volatile Waiting* waiting = &shared.waiting[role];
     waiting->cause = cause;
@@ -141,7 +149,8 @@ struct GpuWorkerBase {
     box.Index(k, index);
     const i32 element = p.Element(box.event, index);
     return ElementWait{CounterAt(program, step.header->bank, element),
-                       static_cast<u32>(p.Target(step, box.event, index)), static_cast<u32>(element)};
+                       static_cast<u32>(p.Target(step, box.event, index)),
+                       static_cast<u32>(element)};
   }
   // Counterpart: the acquires of waits.
   template <class P>
@@ -155,8 +164,8 @@ struct GpuWorkerBase {
   }
 };
 
-// A producer role: one warp, in which every decision is taken by all lanes together. Grants pages in order,
-// copies, reclaims what compute has dropped.
+// A producer role: one warp, in which every decision is taken by all lanes together. Grants pages
+// in order, copies, reclaims what compute has dropped.
 template <class Port, u32 kLane>
 struct GpuProducer : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
@@ -206,7 +215,8 @@ struct GpuProducer : GpuWorkerBase<Port> {
   template <class P>
   EVT_FN void Notify(const P& p, const ElementBox& box) {
 #pragma unroll 1
-    for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32) this->NotifyElement(p, box, k);
+    for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32)
+      this->NotifyElement(p, box, k);
     __syncwarp();
   }
   EVT_FN void Finished() {
@@ -241,7 +251,8 @@ struct GpuProducer : GpuWorkerBase<Port> {
   // Until compute has dropped everything and every copy has landed: a block must not end before.
   EVT_FN void Drain() {
     while (!this->aborted_ && tail != head) {
-      if (AwaitBarrier(&this->shared.empty[kLane][tail % kSlots], tail / kSlots % 2)) ReturnOldest();
+      if (AwaitBarrier(&this->shared.empty[kLane][tail % kSlots], tail / kSlots % 2))
+        ReturnOldest();
     }
     for (; tail != head; ++tail) {  // aborted: only copies in flight matter, and they always land
       while (!Port::BarrierTry(&this->shared.full[kLane][tail % kSlots], tail / kSlots % 2)) {
@@ -266,7 +277,8 @@ struct GpuProducer : GpuWorkerBase<Port> {
   EVT_FN bool AwaitBarrier(const u64* barrier, u32 parity) {
     for (u32 poll = 1;; ++poll) {
       if (__all_sync(0xffffffffu, Port::BarrierTry(barrier, parity))) return true;
-      if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0)) return false;
+      if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0))
+        return false;
     }
   }
   EVT_FN bool AllEnded(bool mine, u32 cause, u32 element, u32 target) {
@@ -287,7 +299,8 @@ struct GpuProducer : GpuWorkerBase<Port> {
         if (page != kNoPage) break;
       }
       Reclaim();
-      if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0)) return kNoPage;
+      if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0))
+        return kNoPage;
     }
     if (LaneId() == 0) this->shared.slot[kLane][head % kSlots] = SlotPage{page, piece_bytes};
     __syncwarp();
@@ -300,8 +313,8 @@ struct GpuProducer : GpuWorkerBase<Port> {
   }
   EVT_FN void Reclaim() {
     while (tail != head &&
-           __all_sync(0xffffffffu, BarrierTest(&this->shared.empty[kLane][tail % kSlots],
-                                               tail / kSlots % 2))) {
+           __all_sync(0xffffffffu,
+                      BarrierTest(&this->shared.empty[kLane][tail % kSlots], tail / kSlots % 2))) {
       ReturnOldest();
     }
   }
@@ -324,9 +337,9 @@ class GpuLinearTile;
 template <class T>
 class GpuAttentionTile;
 
-// The compute role: eight warps that run the same code on the same task. When the step is aborted its
-// threads still meet at every barrier of the task in hand (waits return at once) and leave together at the
-// next AwaitReady, Publish or TakeTicket, each of which votes.
+// The compute role: eight warps that run the same code on the same task. When the step is aborted
+// its threads still meet at every barrier of the task in hand (waits return at once) and leave
+// together at the next AwaitReady, Publish or TakeTicket, each of which votes.
 template <class Port>
 struct GpuCompute : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
@@ -377,16 +390,23 @@ struct GpuCompute : GpuWorkerBase<Port> {
       if (LaneId() == 0) store(row, sum);
     }
   }
-  EVT_FN void Sync() { asm volatile("barrier.sync 1, %0;" ::"n"(kComputeThreads) : "memory"); }
-  EVT_FN bool Leader() const { return threadIdx.x == 0; }
-  EVT_FN u8* Scratch() { return scratch; }
+  EVT_FN void Sync() {
+    asm volatile("barrier.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
+  }
+  EVT_FN bool Leader() const {
+    return threadIdx.x == 0;
+  }
+  EVT_FN u8* Scratch() {
+    return scratch;
+  }
   EVT_FN u32 Arrive(u32* counter) {
     Sync();
     if (Leader()) this->shared.arrivals = DirectSync::FetchAddAcqRel(counter, 1);
     Sync();
     return this->shared.arrivals;
   }
-  // mma.sync m16n8k16 A fragments: lane (row % 8, k % 8 / 2), register (row / 8, k / 8), half k % 2.
+  // mma.sync m16n8k16 A fragments: lane (row % 8, k % 8 / 2), register (row / 8, k / 8), half k
+  // % 2.
   static EVT_FN i32 FragmentElement(i32 row, i32 k) {
     return (row % 8 * 4 + k % 8 / 2) * 8 + (row / 8 + k / 8 * 2) * 2 + k % 2;
   }
@@ -412,8 +432,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
     Drop(kLaneInput);
     return !Vote(this->aborted_);
   }
-  // All threads' writes happen before the notifying thread's release (barrier), also for copies that
-  // another worker's copy engine makes of them (fence).
+  // All threads' writes happen before the notifying thread's release (barrier), also for copies
+  // that another worker's copy engine makes of them (fence).
   EVT_FN void Publish() {
     Port::FenceAfterStores();
     Vote(this->aborted_);
@@ -462,8 +482,9 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
 };
 
-// The watch warp: ends the step when it was aborted elsewhere, or when no task has finished anywhere for
-// the timeout; then tells the story of the role that waits here. Leaves when the working warps are through.
+// The watch warp: ends the step when it was aborted elsewhere, or when no task has finished
+// anywhere for the timeout; then tells the story of the role that waits here. Leaves when the
+// working warps are through.
 template <class Port>
 EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
   AbortRecord* record = reinterpret_cast<AbortRecord*>(program.abort);
@@ -472,8 +493,8 @@ EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
     if (poll % kPollsPerCheck != 0) continue;
     bool ended = DirectSync::LoadRelaxed(&record->cause) != kAbortNone;
     if (!ended && watch.Stalled(program, 1, NowNs(), shared.step.header->timeout_ns)) {
-      // The input role's wait explains the others; a worker that waits for nothing leaves the story to one
-      // that does, unless none comes forward.
+      // The input role's wait explains the others; a worker that waits for nothing leaves the story
+      // to one that does, unless none comes forward.
       u32 role = kRoleInput;
       if (shared.waiting[role].cause == kAbortNone) role = kRoleStream;
       if (shared.waiting[role].cause == kAbortNone) role = kRoleCompute;
@@ -498,18 +519,19 @@ EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
   }
 }
 
-// Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter bank's
-// slice, then becomes its role.
+// Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter
+// bank's slice, then becomes its role.
 template <class Port, class P>
 EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u8* memory) {
-  const ProgramRecord program = record;  // in registers: it is read all the time
   u32 dynamic_bytes;
   asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(dynamic_bytes));
   const u32 page_count = (dynamic_bytes - kScratchBytes - kSharedStateBytes) / kPageBytes;
-  u8* scratch = memory + page_count * kPageBytes;
-  SharedState& shared = *reinterpret_cast<SharedState*>(scratch + kScratchBytes);
-  const P p{program};
+  SharedState& shared = *reinterpret_cast<SharedState*>(memory);
+  u8* scratch = memory + kSharedStateBytes;
+  u8* pages = scratch + kScratchBytes;
+  const P p{shared.program};
   if (threadIdx.x == 0) {
+    shared.program = record;
     for (u32 lane = 0; lane < kLanes; ++lane) {
       for (u32 slot = 0; slot < kSlots; ++slot) {
         BarrierInit(&shared.full[lane][slot], Port::kFullArrivals);
@@ -524,8 +546,10 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     Port::FenceAfterBarrierInit();
     shared.ended = 0;
     for (u32 role = 0; role < kRoles; ++role) shared.waiting[role].cause = kAbortNone;
-    // Each lane may always have its floor; the input lane gets a quarter of the pool if that is more.
-    shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u), Max(Max(P::kInputFloor, 1u), page_count / 4));
+    // Each lane may always have its floor; the input lane gets a quarter of the pool if that is
+    // more.
+    shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u),
+                      Max(Max(P::kInputFloor, 1u), page_count / 4));
     shared.sum_of_rows = 0;
     shared.step.header = header;
   }
@@ -544,25 +568,27 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     }
     p.EvaluateDims(shared.step);
   }
+  const ProgramRecord& program = shared.program;
   // The other bank is next step's; the kernel boundary orders these stores before it.
   const u64 elements = program.bank_bytes / kEventStrideBytes;
-  for (u64 i = u64{blockIdx.x} * kThreads + threadIdx.x; i < elements; i += u64{gridDim.x} * kThreads) {
+  for (u64 i = u64{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += u64{gridDim.x} * kThreads) {
     *CounterAt(program, 1 - header->bank, static_cast<i32>(i)) = 0;
   }
   __syncthreads();
   const u32 warp = threadIdx.x / 32;
   if (warp < kComputeWarps) {
     Port::TakeRegisters();
-    GpuCompute<Port> compute(shared, memory, scratch, program);
+    GpuCompute<Port> compute(shared, pages, scratch, program);
     RunCompute(p, compute);
   } else {
     Port::GiveRegisters();
     if (warp == kStreamWarp) {
-      GpuProducer<Port, kLaneStream> stream(shared, memory, program);
+      GpuProducer<Port, kLaneStream> stream(shared, pages, program);
       RunStream(p, stream);
       stream.Drain();
     } else if (warp == kInputWarp) {
-      GpuProducer<Port, kLaneInput> input(shared, memory, program);
+      GpuProducer<Port, kLaneInput> input(shared, pages, program);
       RunInput(p, input);
       input.Drain();
     } else if (warp == kWatchWarp && LaneId() == 0) {

@@ -1,6 +1,7 @@
-// Attention of 16 rows over KV pages by one warp, with tensor cores (mma.sync m16n8k16). Rows are (query
-// token, head) pairs. The warps of a worker take different chunks of positions, different blocks of 16
-// rows, or different halves of wide heads, and never wait for each other inside a chunk.
+// Attention of 16 rows over KV pages by one warp, with tensor cores (mma.sync m16n8k16). Rows are
+// (query token, head) pairs. The warps of a worker take different chunks of positions, different
+// blocks of 16 rows, or different halves of wide heads, and never wait for each other inside a
+// chunk.
 //
 // Rows of queries, keys and values are head_dim elements whose 16-byte pieces are exchanged by
 // KvColumn (device/layout.h), so that eight rows at the same column lie in different banks.
@@ -34,7 +35,8 @@ template <class T>
 class GpuAttentionTile {
  public:
   static constexpr i32 kRows = 16;
-  static constexpr i32 kDims = 128;       // of one warp's share of a head
+  static constexpr i32 kDims = 128;   // of one warp's share of a head
+  static constexpr i32 kTokens = 32;  // whose scores are worked on together
 
   // Warps that one chunk takes: blocks of 16 rows x parts of 128 dims.
   static EVT_FN i32 Units(i32 rows, i32 head_dim) {
@@ -61,26 +63,16 @@ class GpuAttentionTile {
 
   // One page of keys and values joins. low(row), high(row): the tokens of the page that a row sees.
   template <class Low, class High>
-  EVT_FN void Page(const T* queries, const KvView<T, GpuPage>& keys, const KvView<T, GpuPage>& values,
-                   i32 tokens, i32 rows, i32 head_dim, const Low& low, const High& high) {
-    float s[kMaxKvPageTokens / 8][4];
-    Scores(queries, keys.page.data, tokens, head_dim, s);
-    const i32 group = static_cast<i32>(LaneId() / 4), column = static_cast<i32>(LaneId() % 4 * 2);
-    float factor[2];
-#pragma unroll
-    for (i32 h = 0; h < 2; ++h) {
-      const i32 row = first_row_ + group + h * 8;
-      const i32 begin = row < rows ? low(row) : 0, end = row < rows ? high(row) : 0;
-      factor[h] = Softmax(s, h, column, begin, end, tokens);
+  EVT_FN void Page(const T* queries, const KvView<T, GpuPage>& keys,
+                   const KvView<T, GpuPage>& values, i32 tokens, i32 rows, i32 head_dim,
+                   const Low& low, const High& high) {
+    // 32 tokens at a time: what registers hold beside the sums.
+#pragma unroll 1
+    for (i32 first = 0; first < tokens; first += kTokens) {
+      const u32 offset = static_cast<u32>(first * head_dim) * sizeof(T);
+      Join(queries, keys.page.data + offset, values.page.data + offset, first,
+           Min(tokens - first, kTokens), rows, head_dim, low, high);
     }
-#pragma unroll
-    for (i32 n = 0; n < kDims / 8; ++n) {
-      sums_[n][0] = Multiply(sums_[n][0], factor[0]);
-      sums_[n][1] = Multiply(sums_[n][1], factor[0]);
-      sums_[n][2] = Multiply(sums_[n][2], factor[1]);
-      sums_[n][3] = Multiply(sums_[n][3], factor[1]);
-    }
-    Values(values.page.data, tokens, head_dim, s);
   }
 
   // sums: [rows][head_dim] of this chunk; state: [rows].
@@ -103,11 +95,34 @@ class GpuAttentionTile {
   }
 
  private:
+  template <class Low, class High>
+  EVT_FN void Join(const T* queries, const u8* keys, const u8* values, i32 first, i32 tokens,
+                   i32 rows, i32 head_dim, const Low& low, const High& high) {
+    float s[kTokens / 8][4];
+    Scores(queries, keys, tokens, head_dim, s);
+    const i32 group = static_cast<i32>(LaneId() / 4), column = static_cast<i32>(LaneId() % 4 * 2);
+    float factor[2];
+#pragma unroll
+    for (i32 h = 0; h < 2; ++h) {
+      const i32 row = first_row_ + group + h * 8;
+      const i32 begin = row < rows ? low(row) - first : 0, end = row < rows ? high(row) - first : 0;
+      factor[h] = Softmax(s, h, column, begin, end, tokens);
+    }
+#pragma unroll
+    for (i32 n = 0; n < kDims / 8; ++n) {
+      sums_[n][0] = Multiply(sums_[n][0], factor[0]);
+      sums_[n][1] = Multiply(sums_[n][1], factor[0]);
+      sums_[n][2] = Multiply(sums_[n][2], factor[1]);
+      sums_[n][3] = Multiply(sums_[n][3], factor[1]);
+    }
+    Values(values, tokens, head_dim, s);
+  }
+
   // s[n] = scores of tokens n * 8 ... of the page, as accumulator fragments.
   EVT_FN void Scores(const T* queries, const u8* keys, i32 tokens, i32 head_dim,
-                     float (&s)[kMaxKvPageTokens / 8][4]) {
+                     float (&s)[kTokens / 8][4]) {
 #pragma unroll
-    for (i32 n = 0; n < kMaxKvPageTokens / 8; ++n) {
+    for (i32 n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
       for (i32 i = 0; i < 4; ++i) s[n][i] = 0.0f;
     }
@@ -133,7 +148,7 @@ class GpuAttentionTile {
       const i32 mine = Min(piece + matrix, pieces - 1);
       const u32 at = key + static_cast<u32>((mine ^ (line & mask)) * 16);
 #pragma unroll
-      for (i32 n = 0; n < kMaxKvPageTokens / 8; ++n) {
+      for (i32 n = 0; n < kTokens / 8; ++n) {
         if (n * 8 < tokens) {
           uint4 b = LoadMatrices(at + static_cast<u32>(n * 8) * row_bytes);
           if (piece + 1 >= pieces) b.y = 0;
@@ -148,12 +163,12 @@ class GpuAttentionTile {
   }
 
   // Turns one row's scores into weights; returns what its sums so far are multiplied with.
-  EVT_FN float Softmax(float (&s)[kMaxKvPageTokens / 8][4], i32 h, i32 column, i32 begin, i32 end,
+  EVT_FN float Softmax(float (&s)[kTokens / 8][4], i32 h, i32 column, i32 begin, i32 end,
                        i32 tokens) {
     const float minus_infinity = BitsFloat(0xff800000u);
     float top = minus_infinity;
 #pragma unroll
-    for (i32 n = 0; n < kMaxKvPageTokens / 8; ++n) {
+    for (i32 n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
       for (i32 c = 0; c < 2; ++c) {
         const i32 token = n * 8 + column + c;
@@ -174,7 +189,7 @@ class GpuAttentionTile {
     const float factor = Exp2(state.max - reference);
     float sum = 0.0f;
 #pragma unroll
-    for (i32 n = 0; n < kMaxKvPageTokens / 8; ++n) {
+    for (i32 n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
       for (i32 c = 0; c < 2; ++c) {
         float& weight = s[n][h * 2 + c];
@@ -191,16 +206,14 @@ class GpuAttentionTile {
     return factor;
   }
 
-  EVT_FN void Values(const u8* values, i32 tokens, i32 head_dim,
-                     const float (&s)[kMaxKvPageTokens / 8][4]) {
+  EVT_FN void Values(const u8* values, i32 tokens, i32 head_dim, const float (&s)[kTokens / 8][4]) {
     const i32 pieces = Min(head_dim - first_dim_, kDims) / 8;
     const i32 mask = KvSwizzle(head_dim);
     const u32 row_bytes = static_cast<u32>(head_dim) * sizeof(T);
     const i32 matrix = static_cast<i32>(LaneId() / 8), line = static_cast<i32>(LaneId() % 8);
-    const u32 value =
-        SharedAddress(values) + static_cast<u32>(matrix % 2 * 8 + line) * row_bytes;
+    const u32 value = SharedAddress(values) + static_cast<u32>(matrix % 2 * 8 + line) * row_bytes;
 #pragma unroll
-    for (i32 k = 0; k < kMaxKvPageTokens / 16; ++k) {
+    for (i32 k = 0; k < kTokens / 16; ++k) {
       if (k * 16 < tokens) {
         const uint4 a = {MmaOf<T>::Pack(s[2 * k][0], s[2 * k][1]),
                          MmaOf<T>::Pack(s[2 * k][2], s[2 * k][3]),

@@ -1,7 +1,7 @@
-// Products of a tile of 32 packed rows with up to kTokens tokens by tensor cores (mma.sync m16n8k16). Each
-// of the eight compute warps sums one segment of K for all rows and tokens, in steps of 16; Finish adds the
-// segments left to right through shared memory. Weights' fragments are one 16-byte load a lane; core
-// matrices of activations are the B fragments as they lie.
+// Products of a tile of 32 packed rows with up to kTokens tokens by tensor cores (mma.sync
+// m16n8k16). Each of the eight compute warps sums one segment of K for all rows and tokens, in
+// steps of 16; Finish adds the segments left to right through shared memory. Weights' fragments are
+// one 16-byte load a lane; core matrices of activations are the B fragments as they lie.
 #pragma once
 
 #include "device/arch/nvidia.cuh"
@@ -16,7 +16,8 @@ template <>
 struct MmaOf<BF16> {
   static EVT_FN void Run(float (&c)[4], const uint4& a, u32 b0, u32 b1) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
@@ -63,9 +64,11 @@ class GpuLinearTile {
     }
   }
 
-  // Two widths of the inner loop, chosen uniformly: 8 tokens, and all with a branch over unused groups.
+  // Two widths of the inner loop, chosen uniformly: 8 tokens, and all with a branch over unused
+  // groups.
   template <class W>
-  EVT_FN void Step(W&, const GpuPage& weights, const GpuPage& input, i32 first, i32 steps, i32 tokens) {
+  EVT_FN void Step(W&, const GpuPage& weights, const GpuPage& input, i32 first, i32 steps,
+                   i32 tokens) {
     const u32 segment = threadIdx.x / 32;
     const u8* a = weights.data + segment * kBlocks * kFragmentBytes + LaneId() * 16;
     const u8* b = input.data + (first * kSegments + segment) * 256 + LaneId() * 4;
@@ -76,8 +79,8 @@ class GpuLinearTile {
     }
   }
 
-  // A group of 8 tokens at a time: 8 segments x 32 rows x 8 tokens of floats are the first 8 KiB of Scratch.
-  // The loop over groups is not unrolled, so that f is there once.
+  // A group of 8 tokens at a time: 8 segments x 32 rows x 8 tokens of floats are the first 8 KiB of
+  // Scratch. The loop over groups is not unrolled, so that f is there once.
   template <class W, class F>
   EVT_FN void Finish(W& w, i32 tokens, const F& f) {
     float* sums = reinterpret_cast<float*>(w.Scratch());
@@ -130,7 +133,8 @@ class GpuLinearTile {
           const u32 b0 = *reinterpret_cast<const u32*>(core);
           const u32 b1 = *reinterpret_cast<const u32*>(core + 128);
 #pragma unroll
-          for (i32 block = 0; block < kBlocks; ++block) MmaOf<T>::Run(c_[block][g], rows[block], b0, b1);
+          for (i32 block = 0; block < kBlocks; ++block)
+            MmaOf<T>::Run(c_[block][g], rows[block], b0, b1);
         }
       }
       a += kSegments * kBlocks * kFragmentBytes;

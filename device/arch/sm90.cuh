@@ -8,8 +8,8 @@
 namespace eventide {
 
 struct Sm90 : BulkCopyPort {
-  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 208;"); }
-  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 88;"); }
+  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 216;"); }
+  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 80;"); }
 };
 
 template <class P>
