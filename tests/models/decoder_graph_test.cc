@@ -44,6 +44,8 @@ TEST_CASE("the decoder graph of every dense preset verifies with small limits") 
     config->intermediate = std::min(config->intermediate, 512);
     config->vocab = std::min(config->vocab, 300);
     config->hidden = std::min(config->hidden, 192);
+    config->bos = -1;
+    config->eos = {};
     CheckVerifies(*config, SmallLimits());
   }
 }

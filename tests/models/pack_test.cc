@@ -3,6 +3,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "core/status.h"
 #include "models/presets.h"
 #include "models/random_weights.h"
 #include "device/layout.h"

@@ -1,0 +1,368 @@
+#include "models/decoder.h"
+
+#include <bit>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+#include "models/decoder_parts.h"
+#include "models/rope.h"
+#include "ops/embedding.h"
+#include "ops/final_norm.h"
+#include "ops/linear.h"
+#include "ops/paged_attention.h"
+#include "ops/plan.h"
+#include "ops/sample.h"
+
+namespace eventide {
+namespace {
+
+constexpr int kTile = Linear::kTileTokens;
+static_assert(Linear::kTileRows == kTileRows && Embedding::kPackedHeight == kTileRows);
+
+int VariantOf(DType storage) {
+  switch (storage) {
+    case DType::kBF16:
+      return Storage<BF16>::kVariant;
+    case DType::kF16:
+      return Storage<F16>::kVariant;
+    default:
+      return Storage<float>::kVariant;
+  }
+}
+
+class Builder {
+ public:
+  explicit Builder(Decoder* decoder)
+      : d_(*decoder),
+        g_(decoder->graph),
+        c_(decoder->config),
+        shape_(c_),
+        variant_(VariantOf(decoder->storage)),
+        rows_(g_.AddSymbol("rows", 1, d_.limits.max_rows)),
+        tokens_(g_.AddSymbol("tokens", 0, d_.limits.max_tokens)),
+        token_tiles_(CeilDiv(tokens_, kTile)),
+        dim_tokens_(g_.Dim(tokens_)),
+        t_(AddDecoderTensors(decoder, rows_, tokens_)),
+        outputs_(Min(g_.Load(t_.counts, {int{kCountOutputs}}), Expr(d_.limits.max_outputs))) {}
+
+  void Build() {
+    AddEvents();
+    g_.BeginSection("begin", 1);
+    Begin();
+    g_.BeginSection("layers", c_.layers);
+    AttentionBlock();
+    MlpBlock();
+    g_.BeginSection("end", 1);
+    End();
+    d_.weights = DecoderJobs(d_, t_);
+  }
+
+ private:
+  void AddEvents() {
+    x_ready_ = g_.AddEvents("x_ready", {c_.layers + 1, token_tiles_});
+    qkv_done_ = g_.AddEvents("qkv_done", {c_.layers, c_.kv_heads});
+    attn_done_ = g_.AddEvents("attn_done", {c_.layers, c_.kv_heads});
+    o_done_ = g_.AddEvents("o_done", {c_.layers, token_tiles_});
+    act_done_ = g_.AddEvents("act_done", {c_.layers, token_tiles_});
+    xf_ready_ = g_.AddEvents("xf_ready", {CeilDiv(d_.limits.max_outputs, kTile)});
+    logits_done_ = g_.AddEvents("logits_done", {1});
+  }
+
+  // What a task touches, for Verify.
+  IndexRange TileTokens() const {
+    return IndexRange(At(0) * kTile, Min(At(0) * kTile + kTile, tokens_));
+  }
+  IndexRange TileGroups() const {
+    return IndexRange(At(0) * (kTile / 8),
+                      Min(At(0) * (kTile / 8) + kTile / 8, CeilDiv(tokens_, 8)));
+  }
+  Operand Groups(TensorId tensor) const { return Operand(tensor).Region({TileGroups()}); }
+  Operand Tokens(TensorId tensor) const { return Operand(tensor).Region({TileTokens()}); }
+  // Columns that a row tile writes, `each` per tile, of `all`.
+  static IndexRange TileColumns(int each, int64_t all) {
+    return IndexRange(Min(At(1) * each, Expr(all)), Min(At(1) * each + each, Expr(all)));
+  }
+  Operand Nothing() const { return Operand(t_.unused).Region({IndexRange(0, 0)}); }
+  Operand PerLayer(int tensor) const { return Operand(TensorId{tensor}, Layer()); }
+
+  // Operands of a linear, all unused but the weight; positions of LinearOperand.
+  std::vector<Operand> LinearOperands(const Operand& weight, const Operand& input) const {
+    std::vector<Operand> operands(Linear::kInfo.operand_count, Nothing());
+    operands[LinearOperand::kWeight] = weight;
+    operands[LinearOperand::kInput] = input;
+    operands[LinearOperand::kBias] = operands[LinearOperand::kSums] = weight;
+    operands[LinearOperand::kCount] = operands[LinearOperand::kGain] = weight;
+    return operands;
+  }
+
+  Linear::Params LinearParams(Linear::Epilogue epilogue, int rows, int k) const {
+    Linear::Params params = {};
+    params.tokens = dim_tokens_;
+    params.count_index = -1;
+    params.rows = rows;
+    params.k = k;
+    params.epilogue = epilogue;
+    params.epsilon = c_.rms_eps;
+    return params;
+  }
+
+  void Begin() {
+    const Plan::Params plan = {c_.head_dim,     c_.kv_heads,          shape_.group,
+                               Window(),        t_.split.items,       t_.split.partials,
+                               t_.split.groups, d_.limits.max_outputs};
+    g_.Call<Plan>("plan",
+                  {t_.row_start, t_.token_row, t_.row_output, t_.output_token, t_.items, t_.counts},
+                  plan, {1}, variant_)
+        .Notify(t_.plan_done, {0});
+    const Embedding::Params embedding = {dim_tokens_, c_.hidden, c_.vocab, c_.tie_embeddings};
+    const Expr first = At(0) * Embedding::kTokens;
+    const IndexRange tokens(first, Min(first + Embedding::kTokens, tokens_));
+    g_.Call<Embedding>("embedding",
+                       {Operand(t_.table, 0), Operand(t_.norm_a, 0), t_.row_start, t_.token_row,
+                        Operand(t_.x).Region({tokens}), Operand(t_.xa).Region({At(0)}),
+                        Operand(t_.ssq_a).Region({tokens})},
+                       embedding, {CeilDiv(tokens_, Embedding::kTokens)}, variant_)
+        .Wait(t_.plan_done, {0})
+        .Notify(x_ready_, {0, At(0) / (kTile / Embedding::kTokens)});
+  }
+
+  void AttentionBlock() {
+    const int tiles_per_head = shape_.qkv_stride / kTileRows;
+    std::vector<Operand> qkv = LinearOperands(PerLayer(t_.qkv_w.weight), Groups(t_.xa));
+    qkv[LinearOperand::kSums] = Tokens(t_.ssq_a);
+    qkv[LinearOperand::kOutput] =
+        Operand(t_.qkv).Region({TileTokens(), TileColumns(kTileRows, shape_.qkv_rows)});
+    Linear::Params params = LinearParams(Linear::kStore, shape_.qkv_rows, c_.hidden);
+    params.output_stride = shape_.qkv_rows;
+    params.norm_size = c_.hidden;
+    WithBias(t_.qkv_w, &qkv, &params);
+    g_.Call<Linear>("qkv", qkv, params, {token_tiles_, c_.kv_heads * tiles_per_head}, variant_)
+        .Wait(x_ready_, {Layer(), At(0)})
+        .Notify(qkv_done_, {Layer(), At(1) / tiles_per_head});
+
+    AttentionParams attention = {};
+    attention.head_dim = c_.head_dim;
+    attention.kv_heads = c_.kv_heads;
+    attention.group = shape_.group;
+    attention.qkv_stride = shape_.qkv_stride;
+    attention.block_size = d_.limits.block_size;
+    attention.window = Window();
+    attention.scale = 1.0f / SquareRoot(static_cast<float>(c_.head_dim));
+    attention.epsilon = c_.rms_eps;
+    attention.qk_norm = c_.qk_norm;
+    const Expr column = At(1) * shape_.qkv_stride;
+    const IndexRange head(column, column + shape_.qkv_stride);
+    g_.Call<PagedAttention>(
+          "attention",
+          {t_.items, t_.row_start, Operand(t_.qkv).Region({IndexRange(0, tokens_), head}),
+           Operand(t_.cache, Layer()), Operand(t_.q_norm, Layer()), Operand(t_.k_norm, Layer()),
+           Operand(t_.rope, 0), t_.partials, t_.merge, t_.attn},
+          attention,
+          {g_.Load(t_.counts, {int{kCountItems}}), c_.kv_heads,
+           AttentionSplits(c_.head_dim, shape_.group)},
+          variant_)
+        .Wait(qkv_done_, {Layer(), At(1)})
+        .Notify(attn_done_, {Layer(), At(1)});
+  }
+
+  void MlpBlock() {
+    std::vector<Operand> o = LinearOperands(PerLayer(t_.o_w.weight), Groups(t_.attn));
+    AddResidual(Operand(t_.norm_m, Layer()), t_.xm, t_.ssq_m, &o);
+    Linear::Params params = LinearParams(Linear::kResidual, c_.hidden, c_.QueryWidth());
+    WithBias(t_.o_w, &o, &params);
+    const Expr hidden_tiles = shape_.hidden_rows / kTileRows;
+    g_.Call<Linear>("o", o, params, {token_tiles_, hidden_tiles}, variant_)
+        .Wait(attn_done_, {Layer(), IndexRange(0, c_.kv_heads)})
+        .Notify(o_done_, {Layer(), At(0)});
+
+    std::vector<Operand> gate_up = LinearOperands(PerLayer(t_.gate_up_w.weight), Groups(t_.xm));
+    gate_up[LinearOperand::kSums] = Tokens(t_.ssq_m);
+    gate_up[LinearOperand::kOutput] = Operand(t_.act).Region(
+        {TileGroups(), TileColumns(kTileRows / 2 * 8, ActivationGroup(c_.intermediate))});
+    params = LinearParams(Linear::kSiluMul, 2 * c_.intermediate, c_.hidden);
+    params.output_stride = c_.intermediate;
+    params.norm_size = c_.hidden;
+    WithBias(t_.gate_up_w, &gate_up, &params);
+    g_.Call<Linear>("gate_up", gate_up, params, {token_tiles_, shape_.mlp_rows / kTileRows},
+                    variant_)
+        .Wait(o_done_, {Layer(), At(0)})
+        .Notify(act_done_, {Layer(), At(0)});
+
+    std::vector<Operand> down = LinearOperands(PerLayer(t_.down_w.weight), Groups(t_.act));
+    AddResidual(Operand(t_.norm_a, Layer() + 1), t_.xa, t_.ssq_a, &down);
+    params = LinearParams(Linear::kResidual, c_.hidden, c_.intermediate);
+    WithBias(t_.down_w, &down, &params);
+    g_.Call<Linear>("down", down, params, {token_tiles_, hidden_tiles}, variant_)
+        .Wait(act_done_, {Layer(), At(0)})
+        .Notify(x_ready_, {Layer() + 1, At(0)});
+  }
+
+  void End() {
+    g_.Call<FinalNorm>("final_norm",
+                       {t_.x, Operand(t_.norm_a, c_.layers), t_.output_token, t_.counts,
+                        Operand(t_.xf).Region({At(0)})},
+                       FinalNorm::Params{c_.hidden, c_.rms_eps},
+                       {CeilDiv(outputs_, FinalNorm::kTokens)}, variant_)
+        .Wait(x_ready_, {c_.layers, IndexRange(0, token_tiles_)})
+        .Notify(xf_ready_, {At(0) / (kTile / FinalNorm::kTokens)});
+
+    const Expr first = At(0) * (kTile / 8);
+    const IndexRange groups(first, Min(first + kTile / 8, CeilDiv(outputs_, 8)));
+    std::vector<Operand> head =
+        LinearOperands(Operand(TensorId{t_.head_w.weight}, 0), Operand(t_.xf).Region({groups}));
+    head[LinearOperand::kCount] = t_.counts;
+    head[LinearOperand::kOutput] = t_.logits;
+    head[LinearOperand::kBest] = t_.best;
+    Linear::Params params = LinearParams(Linear::kLogits, c_.vocab, c_.hidden);
+    params.count_index = kCountOutputs;
+    params.output_stride = d_.logits_stride;
+    g_.Call<Linear>("head", head, params, {CeilDiv(outputs_, kTile), shape_.vocab_rows / kTileRows},
+                    variant_)
+        .Wait(xf_ready_, {At(0)})
+        .Notify(logits_done_, {0});
+    g_.Call<Sample>("sample", {t_.row_output, t_.logits, t_.best},
+                    Sample::Params{c_.vocab, d_.logits_stride}, {rows_}, variant_)
+        .Wait(logits_done_, {0});
+  }
+
+  void WithBias(const LinearTensors& tensors, std::vector<Operand>* operands,
+                Linear::Params* params) const {
+    params->has_bias = tensors.bias >= 0;
+    if (params->has_bias) (*operands)[LinearOperand::kBias] = PerLayer(tensors.bias);
+  }
+
+  void AddResidual(const Operand& gain, TensorId next, TensorId sums,
+                   std::vector<Operand>* operands) const {
+    (*operands)[LinearOperand::kGain] = gain;
+    (*operands)[LinearOperand::kResidual] =
+        Operand(t_.x).Region({TileTokens(), TileColumns(kTileRows, c_.hidden)});
+    (*operands)[LinearOperand::kNext] = Operand(next).Region(
+        {TileGroups(), TileColumns(kTileRows * 8, ActivationGroup(c_.hidden))});
+    (*operands)[LinearOperand::kNextSums] =
+        Operand(sums).Region({TileTokens(), TileColumns(kTileRows / 16, CeilDiv(c_.hidden, 16))});
+  }
+
+  // One window for all layers (CheckSupported); one that nothing falls out of is none.
+  int Window() const {
+    const int window = c_.Window(0);
+    return window >= d_.limits.max_model_len ? 0 : window;
+  }
+
+  Decoder& d_;
+  Graph& g_;
+  const ModelConfig& c_;
+  const DecoderShape shape_;
+  const int variant_;
+  const Expr rows_, tokens_, token_tiles_;
+  const DimRef dim_tokens_;
+  const DecoderTensors t_;
+  const Expr outputs_;
+  EventId x_ready_, qkv_done_, attn_done_, o_done_, act_done_, xf_ready_, logits_done_;
+};
+
+absl::Status CheckSupported(const ModelConfig& c, const DecoderLimits& limits) {
+  if (c.IsMoe()) {
+    return absl::UnimplementedError(
+        absl::StrCat("num_experts is ", c.num_experts,
+                     ": mixtures of experts cannot be run yet, only exported"));
+  }
+  if (c.head_dim % 8 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head_dim is ", c.head_dim, "; attention needs a multiple of 8"));
+  }
+  if (c.vocab > 1 << 21) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vocab_size is ", c.vocab, "; sampling handles at most 2097152"));
+  }
+  for (int layer = 1; layer < c.layers; ++layer) {
+    if (c.Window(layer) == c.Window(0)) continue;
+    if (c.sliding_window >= limits.max_model_len) break;
+    return absl::UnimplementedError(
+        absl::StrCat("layer ", layer,
+                     " has another sliding window than layer 0; choose a maximum model length of "
+                     "at most ",
+                     c.sliding_window, ", where windows make no difference"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLimits(const ModelConfig& c, const DecoderLimits& l) {
+  const auto check = [](const char* name, int64_t value, int64_t low, int64_t high) {
+    if (value >= low && value <= high) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", value, "; it must be from ", low, " to ", high));
+  };
+  RETURN_IF_ERROR(
+      check("the number of sequences in a step (max-num-seqs)", l.max_rows, 1, Plan::kMaxRows));
+  RETURN_IF_ERROR(
+      check("the number of tokens in a step (max-num-batched-tokens)", l.max_tokens, 1, 1 << 20));
+  RETURN_IF_ERROR(check("the number of outputs of a step", l.max_outputs, l.max_rows, 1 << 20));
+  RETURN_IF_ERROR(
+      check("the longest sequence (max-model-len)", l.max_model_len, 1, c.max_positions));
+  RETURN_IF_ERROR(check("the block size (block-size)", l.block_size, 1, 1024));
+  if (!std::has_single_bit(static_cast<unsigned>(l.block_size))) {
+    return absl::InvalidArgumentError(absl::StrCat("the block size (block-size) is ", l.block_size,
+                                                   "; it must be a power of two"));
+  }
+  return check("the number of KV blocks (num-blocks)", l.num_blocks, 1, INT32_MAX);
+}
+
+}  // namespace
+
+absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
+                                     const DecoderLimits& limits) {
+  RETURN_IF_ERROR(ValidateConfig(config));
+  RETURN_IF_ERROR(CheckSupported(config, limits));
+  RETURN_IF_ERROR(CheckLimits(config, limits));
+  EVT_CHECK(IsWeightDType(storage));
+  Decoder decoder;
+  decoder.config = config;
+  decoder.storage = storage;
+  decoder.limits = limits;
+  Builder(&decoder).Build();
+  if (!decoder.graph.mistakes().empty()) return decoder.graph.mistakes().front();
+  return decoder;
+}
+
+VerifyOptions DecoderVerifyOptions(const Decoder& decoder) {
+  VerifyOptions options;
+  const int counts = decoder.counts.index;
+  const int most_items = SplitOf(decoder).items;
+  const int64_t most_outputs = decoder.limits.max_outputs;
+  // Symbols are rows, tokens. Any count of items from one per row that has tokens up to the table's
+  // size, and any count of outputs, may come out of a step.
+  options.sample_published = [=](const SymbolValues& symbols, uint64_t seed) -> PublishedValues {
+    std::mt19937_64 random(seed);
+    const int64_t tokens = symbols[1];
+    const int64_t items =
+        tokens == 0 ? 0 : 1 + static_cast<int64_t>(random() % Min<int64_t>(most_items, 6));
+    const int64_t most = Min(tokens, most_outputs);
+    const int64_t outputs = seed % 3 == 0 ? 0 : static_cast<int64_t>(random() % (most + 1));
+    return [=](int tensor, int64_t element) -> int64_t {
+      if (tensor != counts) return 0;
+      if (element == kCountItems) return items;
+      if (element == kCountOutputs) return outputs;
+      return element == kCountTokens ? tokens : 0;
+    };
+  };
+  return options;
+}
+
+std::vector<float> RopeTensor(const Decoder& decoder) {
+  const RopeTable table =
+      BuildRopeTable(decoder.config.rope, decoder.config.head_dim, decoder.limits.max_model_len);
+  std::vector<float> pairs(table.cos.size() * 2);
+  for (size_t i = 0; i < table.cos.size(); ++i) {
+    pairs[2 * i] = table.cos[i];
+    pairs[2 * i + 1] = table.sin[i];
+  }
+  return pairs;
+}
+
+int64_t KvBlockBytes(const ModelConfig& config, DType storage, int block_size) {
+  return int64_t{2} * config.layers * config.kv_heads * config.head_dim * block_size *
+         static_cast<int64_t>(DTypeSize(storage));
+}
+
+}  // namespace eventide

@@ -1,0 +1,60 @@
+// Dense decoders (Llama, Mistral, Qwen2, Qwen3: one builder, driven by ModelConfig alone) as
+// graphs. Five hops a layer: qkv, attention, o, gate_up, down; norms, rope, biases and the KV
+// append live in them.
+//
+//   plan -> embedding -> [qkv -> attention -> o -> gate_up -> down] x layers -> final_norm -> head
+//   -> sample
+//
+// Token tiles are independent except through attention, which every tile joins.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/verify.h"
+#include "models/config.h"
+#include "models/pack.h"
+
+namespace eventide {
+
+// What a step may hold at most: symbols' ranges and the sizes of all buffers. Larger limits compile
+// nothing new; they cost memory.
+struct DecoderLimits {
+  int max_rows = 64;         // sequences of a step, at most 1,024
+  int max_tokens = 512;      // query tokens of a step
+  int max_outputs = 64;      // tokens of a step whose logits are wanted, at least max_rows
+  int max_model_len = 2048;  // tokens of a sequence
+  int block_size = 16;       // tokens of a KV block, a power of two
+  int64_t num_blocks = 0;
+  int64_t partial_bytes = int64_t{32} << 20;  // scratch for attention that is split over workers
+};
+
+struct Decoder {
+  ModelConfig config;
+  DType storage = DType::kF32;
+  DecoderLimits limits;
+  Graph graph{"decoder"};
+  std::vector<PackJob> weights;  // everything but `rope`
+  // Tensors by role.
+  TensorId rope;    // float[max_model_len][head_dim / 2][cos, sin]
+  TensorId cache;   // storage[layers][blocks][k, v][kv_heads][block_size][head_dim]
+  TensorId logits;  // float[max_outputs][logits_stride]
+  TensorId counts;  // i32[kStepCounts] (ops/step_tables.h)
+  int logits_stride = 0;
+};
+
+// Refuses what Eventide's dense ops do not compute, naming the field.
+absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
+                                     const DecoderLimits& limits);
+
+// For Verify: values of the published tensor as `plan` might write them.
+VerifyOptions DecoderVerifyOptions(const Decoder& decoder);
+
+// cos and sin of every position, as the tensor `rope` holds them.
+std::vector<float> RopeTensor(const Decoder& decoder);
+
+// Bytes of one KV block over all layers.
+int64_t KvBlockBytes(const ModelConfig& config, DType storage, int block_size);
+
+}  // namespace eventide

@@ -1,0 +1,142 @@
+// The tensors of a decoder's graph: step tables, activations, weights, state.
+#include "core/status.h"
+#include "models/decoder_parts.h"
+#include "ops/step_tables.h"
+
+namespace eventide {
+namespace {
+
+class Tensors {
+ public:
+  Tensors(Decoder* decoder, const Expr& rows, const Expr& tokens)
+      : d_(*decoder),
+        g_(decoder->graph),
+        c_(decoder->config),
+        shape_(c_),
+        rows_(rows),
+        tokens_(tokens) {
+    t_.split = SplitOf(d_);
+  }
+
+  DecoderTensors Add() {
+    AddStepTables();
+    AddActivations();
+    AddWeights();
+    return t_;
+  }
+
+ private:
+  TensorId Scratch(const char* name, DType type, std::vector<Expr> shape) {
+    return g_.AddTensor(name, type, std::move(shape), TensorRole::kScratch);
+  }
+  TensorId Weight(const char* name, DType type, std::vector<Expr> shape) {
+    return g_.AddTensor(name, type, std::move(shape), TensorRole::kWeight);
+  }
+  // Activations in groups of 8 tokens (device/layout.h). Regions count columns in logical order:
+  // column c is elements 8 c ... 8 c + 7, which names the same parts, if not the same places.
+  TensorId Activations(const char* name, const Expr& tokens, int k) {
+    return Scratch(name, d_.storage,
+                   {CeilDiv(tokens, 8), static_cast<int64_t>(ActivationGroup(k))});
+  }
+
+  void AddStepTables() {
+    t_.plan_done = g_.AddEvents("plan_done", {1});
+    const int most = Max(Max(t_.split.items, t_.split.groups), d_.limits.max_tokens);
+    t_.counts = g_.AddPublished("counts", {int{kStepCounts}}, 0, most, t_.plan_done, {0});
+    d_.counts = t_.counts;
+    t_.row_start = Scratch("row_start", DType::kI32, {rows_ + 1});
+    t_.token_row = Scratch("token_row", DType::kI32, {tokens_});
+    t_.row_output = Scratch("row_output", DType::kI32, {rows_});
+    t_.output_token = Scratch("output_token", DType::kI32, {d_.limits.max_outputs});
+    t_.items = Scratch("items", DType::kI32, {t_.split.items, int{sizeof(AttentionItem) / 4}});
+  }
+
+  void AddActivations() {
+    const int blocks = CeilDiv(c_.hidden, 16);
+    const int outputs = d_.limits.max_outputs;
+    t_.x = Scratch("x", DType::kF32, {tokens_, c_.hidden});
+    t_.xa = Activations("xa", tokens_, c_.hidden);
+    t_.xm = Activations("xm", tokens_, c_.hidden);
+    t_.ssq_a = Scratch("ssq_a", DType::kF32, {tokens_, blocks});
+    t_.ssq_m = Scratch("ssq_m", DType::kF32, {tokens_, blocks});
+    t_.qkv = Scratch("qkv", DType::kF32, {tokens_, shape_.qkv_rows});
+    t_.attn = Activations("attn", tokens_, c_.QueryWidth());
+    t_.act = Activations("act", tokens_, c_.intermediate);
+    const int splits = AttentionSplits(c_.head_dim, shape_.group);
+    // State, not scratch: tasks of one grid write and read these, ordered by arrivals at `merge`,
+    // not by events; and the last to arrive leaves zeros in `merge` for the next layer and step.
+    t_.partials =
+        g_.AddTensor("partials", DType::kF32,
+                     {Max(1, t_.split.partials), c_.heads, c_.head_dim + 2}, TensorRole::kState);
+    t_.merge = g_.AddTensor("merge", DType::kU32, {t_.split.groups, c_.kv_heads, splits},
+                            TensorRole::kState);
+    t_.xf = Activations("xf", outputs, c_.hidden);
+    d_.logits_stride = shape_.vocab_rows;
+    d_.logits = t_.logits =
+        g_.AddTensor("logits", DType::kF32, {outputs, d_.logits_stride}, TensorRole::kOutput);
+    t_.best = Scratch("best", DType::kI32, {outputs, shape_.vocab_rows / kTileRows, 2});
+    t_.unused = Scratch("unused", DType::kU8, {1});
+  }
+
+  // A packed linear and its bias; `layers` 0: not per layer.
+  LinearTensors AddLinear(const std::string& name, int layers, int rows, int k, bool bias) {
+    std::vector<Expr> shape = {Max(layers, 1), rows / kTileRows,
+                               static_cast<int64_t>(PackedTile(kTileRows, k))};
+    LinearTensors tensors;
+    tensors.weight = Weight((name + "_w").c_str(), d_.storage, std::move(shape)).index;
+    if (bias) {
+      tensors.bias = Weight((name + "_b").c_str(), d_.storage, {Max(layers, 1), rows}).index;
+    }
+    return tensors;
+  }
+
+  void AddWeights() {
+    const int layers = c_.layers;
+    const DType type = d_.storage;
+    t_.norm_a = Weight("norm_attention", type, {layers + 1, c_.hidden});
+    t_.norm_m = Weight("norm_mlp", type, {layers, c_.hidden});
+    t_.q_norm = t_.k_norm = t_.norm_m;  // not read
+    if (c_.qk_norm) {
+      t_.q_norm = Weight("q_norm", type, {layers, c_.head_dim});
+      t_.k_norm = Weight("k_norm", type, {layers, c_.head_dim});
+    }
+    const bool mlp_bias = c_.mlp_bias;
+    t_.qkv_w = AddLinear("qkv", layers, shape_.qkv_rows, c_.hidden, c_.attention_bias);
+    t_.o_w = AddLinear("o", layers, shape_.hidden_rows, c_.QueryWidth(), c_.attention_output_bias);
+    t_.gate_up_w = AddLinear("gate_up", layers, shape_.mlp_rows, c_.hidden, mlp_bias);
+    t_.down_w = AddLinear("down", layers, shape_.hidden_rows, c_.intermediate, mlp_bias);
+    t_.head_w = AddLinear("head", 0, shape_.vocab_rows, c_.hidden, false);
+    t_.table = TensorId{t_.head_w.weight};
+    if (!c_.tie_embeddings) t_.table = Weight("embedding", type, {1, c_.vocab, c_.hidden});
+    d_.rope = t_.rope =
+        Weight("rope", DType::kF32, {1, d_.limits.max_model_len, c_.head_dim / 2, 2});
+    const int64_t block = int64_t{2} * c_.kv_heads * d_.limits.block_size * c_.head_dim;
+    d_.cache = t_.cache =
+        g_.AddTensor("kv_cache", type, {layers, d_.limits.num_blocks, block}, TensorRole::kState);
+  }
+
+  Decoder& d_;
+  Graph& g_;
+  const ModelConfig& c_;
+  const DecoderShape shape_;
+  const Expr rows_, tokens_;
+  DecoderTensors t_;
+};
+
+}  // namespace
+
+SplitLimits SplitOf(const Decoder& d) {
+  const int group = d.config.heads / d.config.kv_heads;
+  const int64_t slot = int64_t{d.config.heads} * (d.config.head_dim + 2) * 4;
+  const int least =
+      MinAttentionItems(d.limits.max_rows, d.limits.max_tokens, d.config.head_dim, group);
+  // Room for splits beside the least; a split tile is one of `groups`.
+  return {least + 4096, 1024,
+          static_cast<int>(Min<int64_t>(d.limits.partial_bytes / slot, 1 << 20))};
+}
+
+DecoderTensors AddDecoderTensors(Decoder* decoder, const Expr& rows, const Expr& tokens) {
+  return Tensors(decoder, rows, tokens).Add();
+}
+
+}  // namespace eventide

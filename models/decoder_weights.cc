@@ -1,0 +1,119 @@
+// Which checkpoint rows make up each packed row of a decoder's weights.
+#include "absl/strings/str_cat.h"
+#include "models/decoder_parts.h"
+
+namespace eventide {
+namespace {
+
+// The weight's job and, where there is a bias, the same rows with one column. `names` are without
+// ".weight" and ".bias".
+void AddLinearJobs(const std::vector<std::string>& names, std::vector<RowSpan> spans, int rows,
+                   int columns, DType storage, int layer, LinearTensors to,
+                   std::vector<PackJob>* jobs) {
+  PackJob weight;
+  weight.tensor = to.weight;
+  weight.form = PackForm::kTiles;
+  weight.rows = rows;
+  weight.columns = columns;
+  weight.spans = spans;
+  for (const std::string& name : names) weight.sources.push_back(name + ".weight");
+  weight.offset = layer * PackedBytes(weight, storage);
+  jobs->push_back(std::move(weight));
+  if (to.bias < 0) return;
+  PackJob bias;
+  bias.tensor = to.bias;
+  bias.rows = rows;
+  bias.columns = 1;
+  bias.spans = std::move(spans);
+  for (const std::string& name : names) bias.sources.push_back(name + ".bias");
+  bias.offset = layer * PackedBytes(bias, storage);
+  jobs->push_back(std::move(bias));
+}
+
+void AddQkvJobs(const ModelConfig& c, DType storage, int layer, LinearTensors to,
+                std::vector<PackJob>* jobs) {
+  const DecoderShape shape(c);
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".self_attn.");
+  std::vector<RowSpan> spans;
+  for (int head = 0; head < c.kv_heads; ++head) {
+    const int64_t row = int64_t{head} * shape.qkv_stride;
+    const int64_t queries = int64_t{shape.group} * c.head_dim;
+    spans.push_back({row, 0, head * queries, queries});
+    spans.push_back({row + queries, 1, int64_t{head} * c.head_dim, c.head_dim});
+    spans.push_back({row + queries + c.head_dim, 2, int64_t{head} * c.head_dim, c.head_dim});
+  }
+  AddLinearJobs({prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"}, std::move(spans),
+                shape.qkv_rows, c.hidden, storage, layer, to, jobs);
+}
+
+void AddGateUpJobs(const ModelConfig& c, DType storage, int layer, LinearTensors to,
+                   std::vector<PackJob>* jobs) {
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".mlp.");
+  std::vector<RowSpan> spans;
+  for (int first = 0; first < c.intermediate; first += 8) {
+    const int rows = Min(8, c.intermediate - first);
+    spans.push_back({2 * first, 0, first, rows});
+    spans.push_back({2 * first + 8, 1, first, rows});
+  }
+  AddLinearJobs({prefix + "gate_proj", prefix + "up_proj"}, std::move(spans),
+                DecoderShape(c).mlp_rows, c.hidden, storage, layer, to, jobs);
+}
+
+void AddPlainJobs(const std::string& name, int rows, int columns, DType storage, int layer,
+                  LinearTensors to, std::vector<PackJob>* jobs) {
+  AddLinearJobs({name}, {{0, 0, 0, rows}}, RoundUp(rows, kTileRows), columns, storage, layer, to,
+                jobs);
+}
+
+void AddVectorJob(const std::string& name, int elements, DType storage, int instance, int tensor,
+                  std::vector<PackJob>* jobs) {
+  PackJob job;
+  job.tensor = tensor;
+  job.rows = elements;
+  job.columns = 1;
+  job.sources = {name};
+  job.spans = {{0, 0, 0, elements}};
+  job.offset = instance * PackedBytes(job, storage);
+  jobs->push_back(std::move(job));
+}
+
+}  // namespace
+
+std::vector<PackJob> DecoderJobs(const Decoder& decoder, const DecoderTensors& t) {
+  const ModelConfig& c = decoder.config;
+  std::vector<PackJob> list;
+  std::vector<PackJob>* jobs = &list;
+  const DType type = decoder.storage;
+  const std::string embedding = "model.embed_tokens";
+  if (!c.tie_embeddings) {
+    PackJob job;
+    job.tensor = t.table.index;
+    job.rows = c.vocab;
+    job.columns = c.hidden;
+    job.sources = {embedding + ".weight"};
+    job.spans = {{0, 0, 0, c.vocab}};
+    jobs->push_back(std::move(job));
+  }
+  for (int layer = 0; layer < c.layers; ++layer) {
+    const std::string p = absl::StrCat("model.layers.", layer, ".");
+    const auto vector = [&](const char* name, int elements, TensorId tensor) {
+      AddVectorJob(p + name, elements, type, layer, tensor.index, jobs);
+    };
+    vector("input_layernorm.weight", c.hidden, t.norm_a);
+    vector("post_attention_layernorm.weight", c.hidden, t.norm_m);
+    if (c.qk_norm) {
+      vector("self_attn.q_norm.weight", c.head_dim, t.q_norm);
+      vector("self_attn.k_norm.weight", c.head_dim, t.k_norm);
+    }
+    AddQkvJobs(c, type, layer, t.qkv_w, jobs);
+    AddPlainJobs(p + "self_attn.o_proj", c.hidden, c.QueryWidth(), type, layer, t.o_w, jobs);
+    AddGateUpJobs(c, type, layer, t.gate_up_w, jobs);
+    AddPlainJobs(p + "mlp.down_proj", c.hidden, c.intermediate, type, layer, t.down_w, jobs);
+  }
+  AddVectorJob("model.norm.weight", c.hidden, type, c.layers, t.norm_a.index, jobs);
+  AddPlainJobs(c.tie_embeddings ? embedding : "lm_head", c.vocab, c.hidden, type, 0, t.head_w,
+               jobs);
+  return list;
+}
+
+}  // namespace eventide
