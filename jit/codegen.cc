@@ -349,7 +349,12 @@ class Generator {
 
   void Tail() {
     Line("};\n\n}  // namespace eventide");
-    if (target_.entry != CodegenTarget::Entry::kCuda) return;
+    if (target_.entry == CodegenTarget::Entry::kCpu) {
+      Line(absl::StrCat("\nextern \"C\" void ", kStepKernel, "(void* worker) {"));
+      Line("  auto& w = *static_cast<eventide::CpuWorker<eventide::kCpuPortable>*>(worker);");
+      Line("  eventide::RunSequential(eventide::GeneratedProgram{*w.program}, w);\n}");
+      return;
+    }
     Line("\nextern \"C\" __global__ void __launch_bounds__(eventide::kThreads, 1)");
     // By value: a step costs no copy and no dependent load of its header.
     Line(absl::StrCat("    ", kStepKernel,

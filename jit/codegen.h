@@ -13,7 +13,7 @@ struct CodegenTarget {
   std::string header;  // the port: device/arch/....{cuh,h}
   enum class Entry {
     kCuda,  // extern "C" __global__ eventide_step(ProgramRecord, StepHeader), by value
-    kNone,  // GeneratedProgram only: whoever includes the source runs it
+    kCpu,   // extern "C" void eventide_step(void* worker): all roles of a CpuWorker<kCpuPortable>
   } entry = Entry::kCuda;
 };
 

@@ -1,0 +1,105 @@
+// Every op of ops/ in one megakernel, for every generation of GPUs: no stack, no spills, and a
+// bound on what compiling costs. Ops are found in the embedded headers, so a new one is covered
+// when it exists.
+#include <iostream>
+#include <list>
+#include <regex>
+
+#include "jit/codegen.h"
+#include "jit/nvrtc.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+// Of the compiling thread: what other processes do to a small machine is not the source's fault.
+constexpr double kMaxMilliseconds = 4000;
+
+// The names in `OpInfo kInfo = {"name"` of ops/<name>.h.
+std::vector<std::string> OpNames() {
+  std::vector<std::string> names;
+  const std::regex info("OpInfo kInfo = \\{\\s*\"([a-z0-9_]+)\"");
+  for (const EmbeddedSource* source = kEmbeddedSources; source->name != nullptr; ++source) {
+    if (std::string(source->name).rfind("ops/", 0) != 0) continue;
+    std::cmatch match;
+    if (!std::regex_search(source->text, match, info)) continue;
+    const std::string name = match[1];
+    INFO("an op's header is named after it");
+    CHECK(std::string(source->name) == "ops/" + name + ".h");
+    names.push_back(name);
+  }
+  return names;
+}
+
+// One grid of one task per op; never run, so there are neither operands nor events.
+Program ProgramOf(const std::vector<std::string>& ops, int variant, std::list<OpInfo>& infos) {
+  Program program;
+  program.name = "ops";
+  program.sections.push_back({"main", 1, 0, static_cast<int>(ops.size())});
+  for (const std::string& op : ops) {
+    OpInfo info = {op.c_str(), 0, {}};
+    infos.push_back(info);
+    ProgramGrid grid;
+    grid.name = op;
+    grid.op = &infos.back();
+    grid.variant = variant;
+    grid.kind = grid.node = static_cast<int>(program.kinds.size());
+    grid.extents = {Expr(1)};
+    program.kinds.push_back({grid.op, variant});
+    program.grids.push_back(std::move(grid));
+  }
+  return program;
+}
+
+absl::StatusOr<Compiled> CompileOps(const std::vector<std::string>& ops, int variant,
+                                    const GpuArch& arch) {
+  std::list<OpInfo> infos;
+  const std::string source =
+      Codegen(ProgramOf(ops, variant, infos), {arch.header, CodegenTarget::Entry::kCuda});
+  ASSIGN_OR_RETURN(const std::vector<HeaderText> headers, CollectHeaders(source));
+  ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Get());
+  return nvrtc->Compile(source, headers, arch, kStepKernel);
+}
+
+void CheckOps(const std::vector<std::string>& ops, int variant, const char* arch_name) {
+  const absl::StatusOr<Compiled> compiled = CompileOps(ops, variant, **ArchByName(arch_name));
+  INFO(arch_name << ", " << VariantTypeName(variant) << ", " << ops.size() << " ops from " << ops[0]
+                 << ": " << compiled.status().ToString());
+  REQUIRE(compiled.ok());
+  const KernelUsage& usage = compiled->usage;
+  std::cout << arch_name << " " << VariantTypeName(variant) << ", " << ops.size() << " ops ("
+            << ops[0] << "..): " << usage.registers << " registers, " << usage.stack_bytes
+            << " bytes of stack, " << compiled->cubin.size() << " bytes, "
+            << compiled->cpu_milliseconds << " ms of CPU\n";
+  CHECK(usage.stack_bytes == 0);
+  CHECK(usage.spill_bytes == 0);
+  CHECK_FALSE(usage.setmaxnreg_ignored);
+  CHECK(compiled->cpu_milliseconds < kMaxMilliseconds);
+  CHECK(compiled->ptx.find("ld.global.nc") == std::string::npos);
+}
+
+bool HaveNvrtc() {
+  const absl::StatusOr<const Nvrtc*> nvrtc = Nvrtc::Get();
+  if (!nvrtc.ok()) Skip(std::string(nvrtc.status().message()));
+  return nvrtc.ok();
+}
+
+TEST_CASE("all ops in one kernel compile for every generation of GPUs within the budget") {
+  if (!HaveNvrtc()) return;
+  const std::vector<std::string> ops = OpNames();
+  REQUIRE(ops.size() >= 6);
+  for (const char* arch : {"sm_80", "sm_90a", "sm_100a", "sm_120a"}) CheckOps(ops, 0, arch);
+}
+
+TEST_CASE("all ops compile for the other storage types") {
+  if (!HaveNvrtc()) return;
+  for (const int variant : {1, 2}) CheckOps(OpNames(), variant, "sm_90a");
+}
+
+TEST_CASE("each op compiles alone without stack and spills") {
+  if (!HaveNvrtc()) return;
+  for (const std::string& op : OpNames()) CheckOps({op}, 0, "sm_90a");
+}
+
+}  // namespace
+}  // namespace eventide
