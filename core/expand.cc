@@ -126,6 +126,7 @@ class Expander::Run {
         elements = SaturatingMul(elements, CompiledExpr(dim)(env_));
       tensor_elements_.push_back(elements);
     }
+    RETURN_IF_ERROR(CountTasks());
     for (const ProgramSection& section : program_.sections) {
       for (int64_t layer = 0; layer < section.layers; ++layer) {
         for (int g = section.first_grid; g < section.first_grid + section.grid_count; ++g)
@@ -153,6 +154,25 @@ class Expander::Run {
 
   absl::Status Fault(const ExpandedTask& task, const std::string& what) const {
     return absl::InvalidArgumentError(absl::StrCat(expander_.TaskName(task), " ", what));
+  }
+
+  // Gives up early where the symbols alone make too many tasks.
+  absl::Status CountTasks() {
+    int64_t total = 0;
+    for (size_t g = 0; g < program_.grids.size(); ++g) {
+      const Plan& plan = expander_.plans_[g];
+      int64_t count = 1;
+      for (size_t i = 0; i < plan.extents.size(); ++i) {
+        const Expr& extent = program_.grids[g].extents[i];
+        // What varies by layer may be small: leave it to the expansion.
+        if (extent.HasLayer()) count = 0;
+        if (plan.used[i] && !extent.HasLoad()) count = SaturatingMul(count, plan.extents[i](env_));
+      }
+      const int64_t layers = program_.sections[program_.grids[g].section].layers;
+      if (!program_.grids[g].device_extent)
+        total = SaturatingAdd(total, SaturatingMul(count, layers));
+    }
+    return total > max_tasks_ ? absl::ResourceExhaustedError("too many tasks") : absl::OkStatus();
   }
 
   absl::Status Grid(int g, int64_t layer) {
@@ -194,8 +214,11 @@ class Expander::Run {
     const int id = static_cast<int>(result_.tasks.size());
     for (const CompiledAccess& access : plan.accesses) {
       Access touched{id, access.tensor, access.writes, access.is_load, access.has_region, {}};
-      for (const CompiledRange& range : access.box)
-        touched.box.dims.push_back({range.low(env_), range.high(env_)});
+      for (const CompiledRange& range : access.box) {
+        if (touched.box.dims == kMaxBoxDims) break;
+        touched.box.low[touched.box.dims] = range.low(env_);
+        touched.box.high[touched.box.dims++] = range.high(env_);
+      }
       result_.accesses.push_back(std::move(touched));
     }
     if (!fault_.ok()) return Fault(task, std::string(fault_.message()));

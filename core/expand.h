@@ -20,8 +20,10 @@ struct ExpandedTask {
 };
 
 // What a task touches: [low, high) in each dim that is narrowed; dims behind are whole.
+inline constexpr int kMaxBoxDims = 4;  // dims behind are taken whole: more conflicts, never fewer
 struct Box {
-  std::vector<std::pair<int64_t, int64_t>> dims;
+  int dims = 0;
+  int64_t low[kMaxBoxDims], high[kMaxBoxDims];
 };
 struct Access {
   int task;

@@ -128,10 +128,16 @@ std::optional<Expr> FoldRight(ExprKind kind, const Expr& a, int64_t c) {
     case ExprKind::kSub:
       if (c == 0) return a;
       break;
-    case ExprKind::kMul:
+    case ExprKind::kMul: {
       if (c == 0) return Expr(0);
       if (c == 1) return a;
+      // (x + k) * c is x * c + k * c, so that differences of tiles' ends fold.
+      int64_t product;
+      if (a.kind() == ExprKind::kAdd && a.b().AsConstant() &&
+          !__builtin_mul_overflow(*a.b().AsConstant(), c, &product))
+        return a.a() * Expr(c) + Expr(product);
       break;
+    }
     case ExprKind::kFloorDiv:
       if (c == 1) return a;
       // (x * k) / c where c divides k.

@@ -240,12 +240,11 @@ absl::Status Retarget(const Graph& graph, Program& program) {
       }
     }
     if (!event.gated) continue;
-    const BoundEnv bounds = ElementBounds(graph, event.shape);
-    count = Simplify(count, bounds);
+    count = Simplify(graph, event.shape, count);
     const std::optional<int64_t> most = MostGates(event, count);
     event.target = most && *most <= 1 ? Max(event.derived, 1)
                                       : event.derived + count * Max(Expr(1) - event.derived, 0);
-    event.target = Simplify(event.target, bounds);
+    event.target = Simplify(graph, event.shape, event.target);
   }
   return absl::OkStatus();
 }

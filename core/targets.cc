@@ -155,19 +155,61 @@ BoundEnv ElementBounds(const Graph& graph, const std::vector<Expr>& shape) {
   }};
 }
 
-Expr Simplify(const Expr& expr, const BoundEnv& env) {
-  if (expr.kind() <= ExprKind::kLoad) return expr;
-  const Expr a = Simplify(expr.a(), env), b = Simplify(expr.b(), env);
-  if (expr.kind() == ExprKind::kMin || expr.kind() == ExprKind::kMax) {
-    const Interval bound_a = Bound(a, env), bound_b = Bound(b, env);
-    const bool a_first = bound_a.high <= bound_b.low, b_first = bound_b.high <= bound_a.low;
-    if (a_first) return expr.kind() == ExprKind::kMin ? a : b;
-    if (b_first) return expr.kind() == ExprKind::kMin ? b : a;
-    // a - b that folds to a constant decides too: min(e + 1, e).
-    if (const auto difference = (a - b).AsConstant())
-      return (*difference <= 0) == (expr.kind() == ExprKind::kMin) ? a : b;
+namespace {
+
+class Simplifier {
+ public:
+  Simplifier(const Graph& graph, const std::vector<Expr>& shape)
+      : shape_(shape), bounds_(ElementBounds(graph, shape)) {}
+
+  Expr operator()(const Expr& expr) const {
+    if (expr.kind() <= ExprKind::kLoad) return expr;
+    const Expr a = (*this)(expr.a()), b = (*this)(expr.b());
+    if (expr.kind() == ExprKind::kMin || expr.kind() == ExprKind::kMax) {
+      const bool is_min = expr.kind() == ExprKind::kMin;
+      if (IsAtLeast(a, b)) return is_min ? b : a;
+      if (IsAtLeast(b, a)) return is_min ? a : b;
+    }
+    return Expr::Binary(expr.kind(), a, b);
   }
-  return Expr::Binary(expr.kind(), a, b);
+
+ private:
+  // Whether a >= b for every element of the shape, as far as simple reasons go.
+  bool IsAtLeast(const Expr& a, const Expr& b) const {
+    if (Bound(a, bounds_).low >= Bound(b, bounds_).high) return true;
+    if (a.kind() == ExprKind::kMin) return IsAtLeast(a.a(), b) && IsAtLeast(a.b(), b);
+    if (const auto difference = (a - b).AsConstant()) return *difference >= 0;
+    // min(p, q) - c >= 0, where c <= both.
+    if (a.kind() == ExprKind::kSub && b.AsConstant() == 0) return IsAtLeast(a.a(), a.b());
+    return IsInsideShape(a, b);
+  }
+
+  // a >= b where b is the coordinate e (a: its dim's extent), e + 1 (likewise), or e * d (a: what
+  // is cut into ceil(a / d) elements).
+  bool IsInsideShape(const Expr& a, const Expr& b) const {
+    Expr base = b;
+    int64_t added = 0, tile = 1;
+    if (base.kind() == ExprKind::kAdd && base.b().AsConstant()) {
+      added = *base.b().AsConstant();
+      base = base.a();
+    }
+    if (base.kind() == ExprKind::kMul && base.b().AsConstant()) {
+      tile = *base.b().AsConstant();
+      base = base.a();
+    }
+    if (base.kind() != ExprKind::kCoord || base.index() >= static_cast<int>(shape_.size()))
+      return false;
+    return tile >= 1 && added <= 1 && shape_[base.index()].Equals(CeilDiv(a, tile));
+  }
+
+  const std::vector<Expr>& shape_;
+  BoundEnv bounds_;
+};
+
+}  // namespace
+
+Expr Simplify(const Graph& graph, const std::vector<Expr>& shape, const Expr& expr) {
+  return Simplifier(graph, shape)(expr);
 }
 
 absl::StatusOr<Expr> CountArrivals(const Graph& graph, const std::vector<Expr>& extents,
@@ -241,7 +283,6 @@ absl::StatusOr<Expr> DeriveTarget(const Graph& graph, int event) {
     }
     return Expr::Load(decl.count_tensor, element, index);
   }
-  const BoundEnv bounds = ElementBounds(graph, decl.shape);
   Expr target = 0;
   for (const GridDecl& grid : graph.grids()) {
     const int64_t layers = graph.sections()[grid.section].layers.constant();
@@ -255,7 +296,7 @@ absl::StatusOr<Expr> DeriveTarget(const Graph& graph, int event) {
       target = target + *count;
     }
   }
-  return Simplify(target, bounds);
+  return Simplify(graph, decl.shape, target);
 }
 
 Expr PotentialTarget(const Graph& graph, int event) {
@@ -278,7 +319,7 @@ Expr PotentialTarget(const Graph& graph, int event) {
       total = total + (count.ok() ? Min(*count, 1) : Expr(1));
     }
   }
-  return Simplify(total, ElementBounds(graph, graph.events()[event].shape));
+  return Simplify(graph, graph.events()[event].shape, total);
 }
 
 }  // namespace eventide

@@ -29,7 +29,7 @@ BoundEnv ElementBounds(const Graph& graph, const std::vector<Expr>& shape);
 // Bounds for symbols and Loads; coordinates and layers are unbounded.
 Interval LeafBounds(const Graph& graph, const Expr& leaf);
 
-// Drops minima and maxima that the bounds decide.
-Expr Simplify(const Expr& expr, const BoundEnv& env);
+// Drops minima and maxima that are decided because coordinates lie within `shape`.
+Expr Simplify(const Graph& graph, const std::vector<Expr>& shape, const Expr& expr);
 
 }  // namespace eventide

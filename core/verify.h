@@ -28,7 +28,7 @@ struct VerifyOptions {
   int pool_pages = 0;
   // Symbol choices with more expanded tasks than this are left out.
   int64_t max_tasks = 6000;
-  size_t max_samples = 24;
+  size_t max_samples = 64;
   // Machine words that may be merged in all (about one per nanosecond): bounds the time.
   int64_t max_work = int64_t{40} << 20;
   uint64_t seed = 1;

@@ -31,9 +31,9 @@ class TaskSets {
 };
 
 bool Overlap(const Box& a, const Box& b) {
-  const size_t dims = std::min(a.dims.size(), b.dims.size());
-  for (size_t i = 0; i < dims; ++i) {
-    if (a.dims[i].first >= b.dims[i].second || b.dims[i].first >= a.dims[i].second) return false;
+  const int dims = std::min(a.dims, b.dims);
+  for (int i = 0; i < dims; ++i) {
+    if (a.low[i] >= b.high[i] || b.low[i] >= a.high[i]) return false;
   }
   return true;
 }

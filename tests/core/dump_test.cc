@@ -68,23 +68,23 @@ bank: 3 event elements, 7 ticket counters, 320 bytes
 TEST_CASE("DOT names every grid, event and edge") {
   const absl::StatusOr<Program> program = Lower(Small());
   REQUIRE(program.ok());
-  CHECK(DumpDot(*program) == R"(digraph "small" {
+  CHECK(DumpDot(*program) == R"x(digraph "small" {
   rankdir=LR;
   "event done" [shape=ellipse, label="done[3, 1] target max(rows, 1)"];
   subgraph cluster_0 {
-    label = "layers x 3";
-    "grid fill"[shape = box, label = "fill[rows]"];
-    "grid fill.gate"[shape = diamond, label = "fill.gate[1]"];
+    label="layers x 3";
+    "grid fill" [shape=box, label="fill[rows]"];
+    "grid fill.gate" [shape=diamond, label="fill.gate[1]"];
   }
   subgraph cluster_1 {
-    label = "end x 1";
-    "grid sum"[shape = box, label = "sum[1]"];
+    label="end x 1";
+    "grid sum" [shape=box, label="sum[1]"];
   }
   "grid fill" -> "event done" [label="[layer, 0]"];
   "grid fill.gate" -> "event done" [label="[layer, 0]"];
   "event done" -> "grid sum" [label="[0:3, 0]"];
 }
-)");
+)x");
 }
 
 TEST_CASE("device-resident values and their publications are dumped") {
