@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   controls.zero_is_open = control == "zero_is_open";
   controls.reserve_then_wait = control == "reserve";
   const eventide::CampaignResult r = eventide::RunCampaign(
-      std::strtoull(argv[1], nullptr, 10), std::atoi(argv[2]), std::atoi(argv[3]), 50, controls);
+      std::strtoull(argv[1], nullptr, 10), std::atoi(argv[2]), std::atoi(argv[3]), 20, controls);
   std::printf("schedules %lld switches %lld deadlocks %lld wrong %lld errors %lld refused %lld\n",
               static_cast<long long>(r.schedules), static_cast<long long>(r.switches),
               static_cast<long long>(r.deadlocks), static_cast<long long>(r.wrong_values),

@@ -2,7 +2,9 @@
 
 #include "core/graph.h"
 #include "runtime/cpu_executor.h"
+#include "tests/support/planted.h"
 #include "tests/support/runtime_ops.h"
+#include "tests/support/sim_campaign.h"
 #include "tests/support/test.h"
 
 namespace eventide {
@@ -63,6 +65,134 @@ TEST_CASE("the CPU executor gives the same words for any number of workers and p
         CHECK(RunPair(workers, policy, rows) == expected);
     }
   }
+}
+
+TEST_CASE("random graphs on 1, 2, 3 and 7 threads under every policy give one worker's words") {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const absl::StatusOr<Program> program = Lower(RandomRuntimeGraph(seed));
+    REQUIRE(program.ok());
+    StepHeader header = {};
+    header.symbols[0] = static_cast<int>(seed % 7);
+    header.symbols[1] = static_cast<int>(seed % 5);
+    std::vector<uint8_t> expected;
+    for (const int workers : {1, 2, 3, 7}) {
+      for (const char* policy : {"static", "ticket"}) {
+        CpuExecutorOptions options;
+        options.workers = workers;
+        options.policy = policy;
+        options.ops = &Ops();
+        auto executor = MakeCpuExecutor(*program, options);
+        REQUIRE(executor.ok());
+        for (int step = 0; step < 5; ++step) {
+          CampaignFill(**executor, seed);
+          const absl::Status status = (*executor)->RunStep(header);
+          INFO(status);
+          REQUIRE(status.ok());
+          const std::vector<uint8_t> content = CampaignContent(**executor);
+          if (expected.empty()) expected = content;
+          CHECK((content == expected));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "a missing notify ends in an error that names event, task and counts; the next step works") {
+  const PlantedProgram planted = MissingNotify();
+  for (const int workers : {1, 3}) {
+    CpuExecutorOptions options;
+    options.workers = workers;
+    options.timeout_ns = 200'000'000;
+    options.ops = &Ops();
+    auto executor = MakeCpuExecutor(planted.program, options);
+    REQUIRE(executor.ok());
+    StepHeader header = {};
+    header.symbols[0] = 4;
+    for (const int present : {1, 0, 1, 1, 0, 1}) {
+      header.symbols[1] = present;
+      const absl::Status status = (*executor)->RunStep(header);
+      INFO(status);
+      CHECK(status.ok() == (present == 1));
+      if (present == 1) continue;
+      const std::string text(status.message());
+      CHECK(text.find("second, task (") != std::string::npos);
+      CHECK(text.find("event y_done[0], which has 0 of 4 arrivals") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("steps that the program does not allow are refused, and nothing is enqueued") {
+  const PlantedProgram planted = MissingNotify();
+  CpuExecutorOptions options;
+  options.workers = 2;
+  options.ops = &Ops();
+  auto made = MakeCpuExecutor(planted.program, options);
+  REQUIRE(made.ok());
+  Executor& executor = **made;
+  StepHeader header = {};
+  header.symbols[0] = 9;
+  header.symbols[1] = 1;
+  const absl::Status refused = executor.Submit(header);
+  CHECK(
+      std::string(refused.message()).find("symbol rows is 9, outside its declared range [1, 8]") !=
+      std::string::npos);
+  CHECK_FALSE(executor.Wait().ok());
+  header.symbols[0] = 8;
+  header.rows = 2;
+  CHECK_FALSE(executor.Submit(header).ok());  // more rows than their capacity
+  header.rows = 0;
+  CHECK(executor.Submit(header).ok());
+  CHECK(executor.Submit(header).ok());
+  CHECK_FALSE(executor.Submit(header).ok());
+  CHECK(executor.Wait().ok());
+  CHECK(executor.Wait().ok());
+  const Buffer y = executor.TensorBuffer(planted.y);
+  char byte = 0;
+  CHECK(y.bytes == 8 * kRecordBytes);
+  CHECK_FALSE(executor.Read(y, y.bytes, &byte, 1).ok());
+  CHECK_FALSE(executor.Write(y, -1, &byte, 1).ok());
+  options.policy = "fastest";
+  const auto unknown = MakeCpuExecutor(planted.program, options);
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(std::string(unknown.status().message()).find("auto, static, ticket") != std::string::npos);
+}
+
+TEST_CASE("tokens are summed from rows whose length only the device knows") {
+  Graph g("sum");
+  const Expr tokens = g.AddSymbol("tokens", 0, 16);
+  const TensorId weights = g.AddTensor("weights", DType::kU8, {4096}, TensorRole::kWeight);
+  const TensorId y = g.AddTensor("y", DType::kU8, {tokens, kRecordBytes}, TensorRole::kOutput);
+  g.Call<PageSum1>("only", {weights, weights, weights, y}, {1, 1, 1, {{-1, 1}, {-1, 0}}, 1},
+                   {tokens});
+  const absl::StatusOr<Program> program = Lower(g);
+  INFO(program.status());
+  REQUIRE(program.ok());
+  CpuExecutorOptions options;
+  options.workers = 2;
+  options.ops = &Ops();
+  auto made = MakeCpuExecutor(*program, options);
+  REQUIRE(made.ok());
+  Executor& executor = **made;
+  const Row rows[3] = {{0, 3, 0, 0}, {1, kDeviceKnows, 2, 0}, {2, kDeviceKnows, 0, 0}};
+  SlotState slots[3] = {};
+  slots[2].finish = kSlotStopped;
+  const auto rows_buffer = executor.AllocateBuffer(sizeof(rows));
+  const auto slots_buffer = executor.AllocateBuffer(sizeof(slots));
+  REQUIRE(executor.Write(*rows_buffer, 0, rows, sizeof(rows)).ok());
+  REQUIRE(executor.Write(*slots_buffer, 0, slots, sizeof(slots)).ok());
+  StepHeader header = {};
+  header.rows = header.rows_capacity = 3;
+  header.rows_ptr = rows_buffer->address;
+  header.slot_state_ptr = slots_buffer->address;
+  header.symbols[0] = kSumOfRows;
+  const absl::Status status = executor.RunStep(header);
+  INFO(status);
+  REQUIRE(status.ok());
+  uint32_t content[16 * kRecordWords];
+  REQUIRE(executor.Read(executor.TensorBuffer(y), 0, content, sizeof(content)).ok());
+  // 3 + (1 + 2) + 0 tasks have written.
+  for (int task = 0; task < 16; ++task) CHECK((content[task * kRecordWords] != 0) == (task < 6));
 }
 
 }  // namespace

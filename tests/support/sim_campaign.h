@@ -32,16 +32,16 @@ inline std::vector<uint8_t> CampaignContent(Executor& executor) {
   return content;
 }
 
-// Weights and inputs follow from the tensor; everything else is 0xff, which no count may be and
-// every checksum notices.
-inline void CampaignFill(Executor& executor) {
+// Weights and inputs follow from the tensor and the salt; everything else is 0xff, which no count
+// may be and every checksum notices.
+inline void CampaignFill(Executor& executor, uint64_t salt) {
   for (size_t t = 0; t < executor.program().tensors.size(); ++t) {
     const Buffer buffer = executor.TensorBuffer(static_cast<int>(t));
     const TensorRole role = executor.program().tensors[t].role;
     std::vector<uint8_t> bytes(static_cast<size_t>(buffer.bytes), 0xff);
     if (role == TensorRole::kWeight || role == TensorRole::kInput) {
       for (size_t i = 0; i < bytes.size(); ++i)
-        bytes[i] = static_cast<uint8_t>((i * 0x9e3779b1u + t * 77u) >> 13);
+        bytes[i] = static_cast<uint8_t>((i * 0x9e3779b1u + (t + salt) * 0x85ebca6bu) >> 13);
     }
     EVT_CHECK(executor.Write(buffer, 0, bytes.data(), buffer.bytes).ok());
   }
@@ -77,14 +77,14 @@ inline void RunCampaignGraph(uint64_t graph_seed, int per_graph, int per_setting
     Executor& executor = (*sim)->executor();
     StepHeader header = {};
     for (int s = 0; s < kRuntimeSymbols; ++s)
-      header.symbols[s] = random.Below(kRuntimeSymbolMax[s] + 1);
-    CampaignFill(**reference);
+      header.symbols[s] = random.Chance(30) ? 0 : random.Below(kRuntimeSymbolMax[s] + 1);
+    CampaignFill(**reference, graph_seed + static_cast<uint64_t>(done));
     EVT_CHECK((*reference)->RunStep(header).ok());
     const std::vector<uint8_t> expected = CampaignContent(**reference);
     for (int i = 0; i < per_setting; ++i) {
       const uint64_t seed = graph_seed * 1'000'003 + static_cast<uint64_t>(done + i);
       (*sim)->SetSeed(seed);
-      CampaignFill(executor);
+      CampaignFill(executor, graph_seed + static_cast<uint64_t>(done));
       const absl::Status status = executor.RunStep(header);
       ++result.schedules;
       result.switches += static_cast<int64_t>((*sim)->trace().switches);

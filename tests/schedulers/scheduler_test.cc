@@ -1,0 +1,55 @@
+#include "schedulers/scheduler.h"
+
+#include "schedulers/cost.h"
+#include "tests/support/runtime_graphs.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+TEST_CASE("every scheduler gives every grid a policy and a reason") {
+  for (const Scheduler& scheduler : Schedulers()) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      const absl::StatusOr<Program> program = Lower(RandomRuntimeGraph(seed));
+      REQUIRE(program.ok());
+      const absl::StatusOr<PolicyPlan> plan = Plan(*program, {3}, scheduler.name);
+      REQUIRE(plan.ok());
+      REQUIRE(plan->policy.size() == program->grids.size());
+      for (size_t grid = 0; grid < program->grids.size(); ++grid) {
+        CHECK(plan->policy[grid] <= kPolicyTicket);
+        CHECK_FALSE(plan->reason[grid].empty());
+        if (program->grids[grid].is_gate) CHECK(plan->policy[grid] == kPolicyStatic);
+      }
+    }
+  }
+}
+
+TEST_CASE("auto takes tickets for grids whose size only the device knows, and nowhere else") {
+  int tickets = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const absl::StatusOr<Program> program = Lower(RandomRuntimeGraph(seed));
+    REQUIRE(program.ok());
+    const absl::StatusOr<PolicyPlan> plan = Plan(*program, {2}, "auto");
+    REQUIRE(plan.ok());
+    for (size_t grid = 0; grid < program->grids.size(); ++grid) {
+      const GridCost cost = CostOf(*program, static_cast<int>(grid));
+      const bool ragged = !program->grids[grid].is_gate && cost.ragged && cost.max_tasks > 2;
+      CHECK((plan->policy[grid] == kPolicyTicket) == ragged);
+      tickets += ragged;
+    }
+    const absl::StatusOr<PolicyPlan> alone = Plan(*program, {1}, "auto");
+    for (const uint32_t policy : alone->policy) CHECK(policy == kPolicyStatic);
+  }
+  CHECK(tickets > 0);
+}
+
+TEST_CASE("an unknown policy is an error that lists the known ones") {
+  const absl::StatusOr<Program> program = Lower(RandomRuntimeGraph(1));
+  REQUIRE(program.ok());
+  const auto plan = Plan(*program, {2}, "magic");
+  REQUIRE_FALSE(plan.ok());
+  CHECK(std::string(plan.status().message()).find("auto, static, ticket") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace eventide
