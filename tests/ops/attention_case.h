@@ -275,4 +275,67 @@ class AttentionCase {
   int blocks_ = 0;
 };
 
+// Sequence 0 arrives whole, sequence 1 in uneven pieces beside it, then both decode.
+template <class T>
+void CheckAgainstReference(const OpBackend& backend, AttentionShape s, int prompt) {
+  INFO(backend.name << ", head_dim " << s.head_dim << ", " << s.kv_heads << " kv heads, group "
+                    << s.group << ", window " << s.window << ", prompt " << prompt);
+  s.max_positions = prompt + 8;
+  s.max_tokens = prompt + 8;
+  const AttentionData<T> data(s, static_cast<uint64_t>(prompt * 31 + s.head_dim));
+  AttentionCase<T> attention(backend, data);
+  const int part = prompt / 3 + 1;
+  attention.Step({{1, part}});
+  attention.Step({{0, prompt}, {1, 0}});
+  attention.Step({{1, std::min(5, prompt)}});
+  for (int i = 0; i < 4; ++i) attention.Step({{0, 1}, {1, 1}});
+  attention.Step({});
+  CHECK(attention.Error() <= 1);
+}
+
+template <class T>
+typename AttentionCase<T>::Outputs Chunked(const OpBackend& backend, const AttentionData<T>& data,
+                                           int length, int chunk) {
+  AttentionCase<T> attention(backend, data);
+  for (int done = 0; done < length; done += chunk) {
+    attention.Step({{0, std::min(chunk, length - done)}});
+  }
+  return attention.outputs;
+}
+
+template <class T>
+bool SameBits(const std::vector<std::vector<T>>& a, const std::vector<std::vector<T>>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(T)) != 0) return false;
+  }
+  return true;
+}
+
+template <class T>
+void CheckChunks(const OpBackend& backend, const AttentionShape& s, int length,
+                 const std::vector<int>& chunks, int other_workers) {
+  const AttentionData<T> data(s, 7);
+  const auto whole = Chunked(backend, data, length, length);
+  OpBackend other = backend;
+  other.workers = other_workers;
+  for (const int chunk : chunks) {
+    INFO("chunk " << chunk << ", window " << s.window);
+    CHECK(SameBits(whole[0], Chunked(backend, data, length, chunk)[0]));
+    CHECK(SameBits(whole[0], Chunked(other, data, length, chunk)[0]));
+  }
+}
+
+// Decodes a few tokens behind a long context, with as many parts as `workers` want.
+template <class T>
+typename AttentionCase<T>::Outputs LongDecode(OpBackend backend, const AttentionData<T>& data,
+                                              int context, int workers) {
+  backend.workers = workers;
+  AttentionCase<T> attention(backend, data);
+  attention.Preload(0, context);
+  attention.Step({{0, 1}, {1, 30}});
+  attention.Step({{1, 1}, {0, 3}});
+  return attention.outputs;
+}
+
 }  // namespace eventide

@@ -12,11 +12,10 @@
 #include "core/program.h"
 #include "device/dtype.h"
 #include "runtime/cpu_executor.h"
+#include "runtime/cuda_executor.h"
 #include "runtime/ops.h"
-#include "tests/support/test.h"
-#if __has_include("runtime/sim_executor.h")
 #include "runtime/sim_executor.h"
-#endif
+#include "tests/support/test.h"
 
 namespace eventide {
 
@@ -37,30 +36,41 @@ constexpr double Epsilon() {
   return 0x1p-24;
 }
 
-// One way to run a program: CPU threads with one instruction set, or the simulator.
+inline constexpr int kSimBackend = -1, kCudaBackend = -2;
+
+// One way to run a program: CPU threads with one instruction set, the simulator or a GPU.
 struct OpBackend {
   std::string name;
-  int isa = -1;  // -1: the simulator
+  int isa = kSimBackend;  // or kCudaBackend, or a CpuIsa
   int workers = 1;
   std::string policy = "static";
 
   absl::StatusOr<std::unique_ptr<Executor>> Make(Program program) const {
-#if __has_include("runtime/sim_executor.h")
-    if (isa < 0) {
+    if (isa == kCudaBackend) {
+      CudaExecutorOptions options;
+      options.workers = workers;
+      options.policy = policy;
+      ASSIGN_OR_RETURN(std::unique_ptr<CudaExecutor> executor,
+                       MakeCudaExecutor(std::move(program), options));
+      return executor;
+    }
+    if (isa == kSimBackend) {
       SimExecutorOptions options;
       options.workers = workers;
       options.policy = policy;
       return MakeSimBackend(std::move(program), options);
     }
-#endif
     CpuExecutorOptions options;
     options.isa = isa;
     options.workers = workers;
     options.policy = policy;
     return MakeCpuExecutor(std::move(program), options);
   }
-  i32 (*FragmentOrder() const)(i32, i32) {
-    return [](i32 row, i32 k) -> i32 { return CpuWorker<kCpuPortable>::FragmentElement(row, k); };
+  // Where (row, k) of a 16 x 16 fragment of packed weights lies.
+  i32 FragmentOrder(i32 row, i32 k) const {
+    if (isa != kCudaBackend) return CpuWorker<kCpuPortable>::FragmentElement(row, k);
+    // The registers of mma.sync m16n8k16's first operand, lane by lane.
+    return (row % 8 * 4 + k % 8 / 2) * 8 + (row / 8 + k / 8 * 2) * 2 + k % 2;
   }
 };
 
@@ -71,9 +81,7 @@ inline std::vector<OpBackend> HostBackends() {
     all.push_back({absl::StrCat("cpu isa ", isa), isa, 1, "static"});
   }
   all.push_back({"cpu, 3 workers", BestCpuIsa(), 3, "static"});
-#if __has_include("runtime/sim_executor.h")
-  all.push_back({"sim, 2 workers", -1, 2, "static"});
-#endif
+  all.push_back({"sim, 2 workers", kSimBackend, 2, "static"});
   return all;
 }
 

@@ -2,10 +2,16 @@
 // them.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <set>
 #include <vector>
 
 #include "ops/sample.h"
 #include "tests/ops/op_rig.h"
+#include "tests/ops/values.h"
 
 namespace eventide {
 
@@ -80,5 +86,102 @@ class SampleCase {
   OpStep step_;
   std::vector<SampleRow> rows_;
 };
+
+inline SampleRow Sampled(std::vector<float> logits, float temperature, u32 top_k, float top_p,
+                         u64 key = 1) {
+  SampleRow row;
+  row.logits = std::move(logits);
+  row.slot.temperature = temperature;
+  row.slot.top_k = top_k;
+  row.slot.top_p = top_p;
+  row.slot.key = key;
+  return row;
+}
+
+inline std::vector<float> Logs(const std::vector<double>& probabilities) {
+  std::vector<float> logits;
+  for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
+  return logits;
+}
+
+// The exact distribution: order by (logit descending, id ascending), top-k, softmax, top-p,
+// softmax.
+inline std::vector<double> Exact(const SampleRow& row) {
+  const size_t n = row.logits.size();
+  std::vector<int> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return row.logits[a] > row.logits[b]; });
+  const size_t k = row.slot.top_k == 0 ? n : std::min<size_t>(n, row.slot.top_k);
+  std::vector<double> weight(n, 0.0);
+  double total = 0;
+  for (size_t i = 0; i < k; ++i) {
+    weight[order[i]] = std::exp((static_cast<double>(row.logits[order[i]]) - row.logits[order[0]]) /
+                                row.slot.temperature);
+    total += weight[order[i]];
+  }
+  double mass = 0, kept = 0;
+  for (size_t i = 0; i < k; ++i) {
+    if (row.slot.top_p < 1 && i > 0 && mass >= row.slot.top_p * total) weight[order[i]] = 0;
+    mass += weight[order[i]];
+    kept += weight[order[i]];
+  }
+  for (double& w : weight) w /= kept;
+  return weight;
+}
+
+// Draws of `row` under many keys; each run of the op makes 500.
+inline std::vector<int> Draws(const OpBackend& backend, const SampleRow& row, int draws) {
+  std::vector<int> counts(row.logits.size());
+  const int batch = std::min(draws, 500);
+  SampleCase sample(backend, std::vector<SampleRow>(batch, row));
+  for (int done = 0; done < draws; done += batch) {
+    std::vector<u64> keys(batch);
+    for (int i = 0; i < batch; ++i) keys[i] = static_cast<u64>(done + i) * 0x9e3779b97f4a7c15ull;
+    sample.Rekey(keys);
+    for (const StepResult& result : sample.Run()) {
+      REQUIRE(result.token >= 0);
+      REQUIRE(result.token < static_cast<int>(counts.size()));
+      ++counts[result.token];
+    }
+  }
+  return counts;
+}
+
+// Pearson's statistic over the ids expected at least 5 times (the others pooled), in standard
+// deviations above its mean. Ids of probability 0 must never occur.
+inline double ChiSquare(const std::vector<int>& counts, const std::vector<double>& exact,
+                        int draws) {
+  double sum = 0, pooled_expected = 0, pooled_seen = 0;
+  int cells = -1;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (exact[i] == 0) {
+      CHECK(counts[i] == 0);
+      continue;
+    }
+    const double expected = exact[i] * draws;
+    if (expected < 5) {
+      pooled_expected += expected;
+      pooled_seen += counts[i];
+      continue;
+    }
+    sum += (counts[i] - expected) * (counts[i] - expected) / expected;
+    ++cells;
+  }
+  if (pooled_expected >= 1) {
+    sum += (pooled_seen - pooled_expected) * (pooled_seen - pooled_expected) / pooled_expected;
+    ++cells;
+  }
+  return cells > 0 ? (sum - cells) / std::sqrt(2.0 * cells) : 0;
+}
+
+inline std::set<int> Support(const OpBackend& backend, const SampleRow& row, int draws = 2000) {
+  std::set<int> ids;
+  const std::vector<int> counts = Draws(backend, row, draws);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i]) ids.insert(static_cast<int>(i));
+  }
+  return ids;
+}
 
 }  // namespace eventide

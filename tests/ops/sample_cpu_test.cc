@@ -1,104 +1,11 @@
 // Sampling: greedy, the supports of top-k and top-p, exact frequencies, and the end-of-sequence
 // rules.
-#include <algorithm>
-#include <bit>
-#include <numeric>
-#include <set>
-
 #include "tests/ops/sample_case.h"
-#include "tests/ops/values.h"
 
 namespace eventide {
 namespace {
 
 const OpBackend kCpu{"cpu", BestCpuIsa(), 1, "static"};
-
-SampleRow Sampled(std::vector<float> logits, float temperature, u32 top_k, float top_p,
-                  u64 key = 1) {
-  SampleRow row;
-  row.logits = std::move(logits);
-  row.slot.temperature = temperature;
-  row.slot.top_k = top_k;
-  row.slot.top_p = top_p;
-  row.slot.key = key;
-  return row;
-}
-
-std::vector<float> Logs(const std::vector<double>& probabilities) {
-  std::vector<float> logits;
-  for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
-  return logits;
-}
-
-// The exact distribution: order by (logit descending, id ascending), top-k, softmax, top-p,
-// softmax.
-std::vector<double> Exact(const SampleRow& row) {
-  const size_t n = row.logits.size();
-  std::vector<int> order(n);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return row.logits[a] > row.logits[b]; });
-  const size_t k = row.slot.top_k == 0 ? n : std::min<size_t>(n, row.slot.top_k);
-  std::vector<double> weight(n, 0.0);
-  double total = 0;
-  for (size_t i = 0; i < k; ++i) {
-    weight[order[i]] = std::exp((static_cast<double>(row.logits[order[i]]) - row.logits[order[0]]) /
-                                row.slot.temperature);
-    total += weight[order[i]];
-  }
-  double mass = 0, kept = 0;
-  for (size_t i = 0; i < k; ++i) {
-    if (row.slot.top_p < 1 && i > 0 && mass >= row.slot.top_p * total) weight[order[i]] = 0;
-    mass += weight[order[i]];
-    kept += weight[order[i]];
-  }
-  for (double& w : weight) w /= kept;
-  return weight;
-}
-
-// Draws of `row` under many keys; each run of the op makes 500.
-std::vector<int> Draws(const SampleRow& row, int draws, u64 first_key = 0) {
-  std::vector<int> counts(row.logits.size());
-  const int batch = std::min(draws, 500);
-  SampleCase sample(kCpu, std::vector<SampleRow>(batch, row));
-  for (int done = 0; done < draws; done += batch) {
-    std::vector<u64> keys(batch);
-    for (int i = 0; i < batch; ++i) keys[i] = (first_key + done + i) * 0x9e3779b97f4a7c15ull;
-    sample.Rekey(keys);
-    for (const StepResult& result : sample.Run()) {
-      REQUIRE(result.token >= 0);
-      REQUIRE(result.token < static_cast<int>(counts.size()));
-      ++counts[result.token];
-    }
-  }
-  return counts;
-}
-
-// Pearson's statistic over the ids expected at least 5 times (the others pooled), in standard
-// deviations above its mean. Ids of probability 0 must never occur.
-double ChiSquare(const std::vector<int>& counts, const std::vector<double>& exact, int draws) {
-  double sum = 0, pooled_expected = 0, pooled_seen = 0;
-  int cells = -1;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    if (exact[i] == 0) {
-      CHECK(counts[i] == 0);
-      continue;
-    }
-    const double expected = exact[i] * draws;
-    if (expected < 5) {
-      pooled_expected += expected;
-      pooled_seen += counts[i];
-      continue;
-    }
-    sum += (counts[i] - expected) * (counts[i] - expected) / expected;
-    ++cells;
-  }
-  if (pooled_expected >= 1) {
-    sum += (pooled_seen - pooled_expected) * (pooled_seen - pooled_expected) / pooled_expected;
-    ++cells;
-  }
-  return cells > 0 ? (sum - cells) / std::sqrt(2.0 * cells) : 0;
-}
 
 TEST_CASE("sampled frequencies match exact probabilities over 100,000 draws") {
   RandomValues random(5);
@@ -114,7 +21,7 @@ TEST_CASE("sampled frequencies match exact probabilities over 100,000 draws") {
     INFO(s.temperature << " " << s.top_k << " " << s.top_p);
     const SampleRow row = Sampled(logits, s.temperature, s.top_k, s.top_p);
     const int draws = 25000;
-    CHECK(ChiSquare(Draws(row, draws), Exact(row), draws) < 4.0);
+    CHECK(ChiSquare(Draws(kCpu, row, draws), Exact(row), draws) < 4.0);
   }
 }
 
@@ -123,45 +30,36 @@ TEST_CASE("a wrong temperature would be noticed: the frequency test has power") 
   std::vector<float> logits(257);
   for (float& v : logits) v = static_cast<float>(random.Normal(2.0));
   const int draws = 25000;
-  CHECK(ChiSquare(Draws(Sampled(logits, 1.06f, 0, 1.0f), draws),
+  CHECK(ChiSquare(Draws(kCpu, Sampled(logits, 1.06f, 0, 1.0f), draws),
                   Exact(Sampled(logits, 1.0f, 0, 1.0f)), draws) > 4.0);
-}
-
-std::set<int> Support(const SampleRow& row, int draws = 2000) {
-  std::set<int> ids;
-  const std::vector<int> counts = Draws(row, draws);
-  for (size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i]) ids.insert(static_cast<int>(i));
-  }
-  return ids;
 }
 
 TEST_CASE("ties at the boundary of top-k and top-p go to the lower ids, never one too many") {
   const std::vector<float> tied = Logs({0.4, 0.3, 0.3, 1e-30});
-  CHECK(Support(Sampled(tied, 1, 2, 1.0f)) == std::set<int>{0, 1});
-  CHECK(Support(Sampled(tied, 1, 0, 0.7f)) == std::set<int>{0, 1});
-  CHECK(Support(Sampled(tied, 1, 0, 0.71f)) == std::set<int>{0, 1, 2});
+  CHECK(Support(kCpu, Sampled(tied, 1, 2, 1.0f)) == std::set<int>{0, 1});
+  CHECK(Support(kCpu, Sampled(tied, 1, 0, 0.7f)) == std::set<int>{0, 1});
+  CHECK(Support(kCpu, Sampled(tied, 1, 0, 0.71f)) == std::set<int>{0, 1, 2});
   const std::vector<float> equal(100, 1.5f);
-  CHECK(Support(Sampled(equal, 1, 3, 1.0f)) == std::set<int>{0, 1, 2});
-  CHECK(Support(Sampled(equal, 1, 0, 0.045f)) == std::set<int>{0, 1, 2, 3, 4});
-  CHECK(Support(Sampled({0.0f, -0.0f, -5.0f}, 1, 1, 1.0f)) == std::set<int>{0});
+  CHECK(Support(kCpu, Sampled(equal, 1, 3, 1.0f)) == std::set<int>{0, 1, 2});
+  CHECK(Support(kCpu, Sampled(equal, 1, 0, 0.045f)) == std::set<int>{0, 1, 2, 3, 4});
+  CHECK(Support(kCpu, Sampled({0.0f, -0.0f, -5.0f}, 1, 1, 1.0f)) == std::set<int>{0});
 }
 
 TEST_CASE("extreme settings keep at least one token and stay inside the vocabulary") {
   const std::vector<float> logits = Logs({0.2, 0.5, 0.3});
-  CHECK(Support(Sampled(logits, 0.01f, 1, 0.8f)) == std::set<int>{1});
-  CHECK(Support(Sampled(logits, 1, 0, 0.0f)) == std::set<int>{1});
-  CHECK(Support(Sampled(logits, 1, 1u << 31, 1.0f)) == std::set<int>{0, 1, 2});
-  CHECK(Support(Sampled(logits, 1e-20f, 0, 1.0f)) == std::set<int>{1});
-  CHECK(Support(Sampled({-INFINITY, -INFINITY, 3.0f}, 1, 0, 1.0f)) == std::set<int>{2});
-  CHECK(Support(Sampled({INFINITY, 2.0f, INFINITY}, 1, 0, 1.0f)) == std::set<int>{0, 2});
+  CHECK(Support(kCpu, Sampled(logits, 0.01f, 1, 0.8f)) == std::set<int>{1});
+  CHECK(Support(kCpu, Sampled(logits, 1, 0, 0.0f)) == std::set<int>{1});
+  CHECK(Support(kCpu, Sampled(logits, 1, 1u << 31, 1.0f)) == std::set<int>{0, 1, 2});
+  CHECK(Support(kCpu, Sampled(logits, 1e-20f, 0, 1.0f)) == std::set<int>{1});
+  CHECK(Support(kCpu, Sampled({-INFINITY, -INFINITY, 3.0f}, 1, 0, 1.0f)) == std::set<int>{2});
+  CHECK(Support(kCpu, Sampled({INFINITY, 2.0f, INFINITY}, 1, 0, 1.0f)) == std::set<int>{0, 2});
 }
 
 TEST_CASE("NaN logits are lowest and never drawn; without any number the lowest id is") {
-  CHECK(Support(Sampled({NAN, 1.0f, NAN, 1.0f}, 1, 3, 1.0f)) == std::set<int>{1, 3});
-  CHECK(Support(Sampled({NAN, 1.0f, NAN, 1.0f}, 1, 0, 0.99f)) == std::set<int>{1, 3});
-  CHECK(Support(Sampled({NAN, NAN, NAN}, 1, 2, 0.5f), 2) == std::set<int>{0});
-  CHECK(Support(Sampled({NAN, -INFINITY, NAN}, 0, 0, 1.0f), 2) == std::set<int>{1});
+  CHECK(Support(kCpu, Sampled({NAN, 1.0f, NAN, 1.0f}, 1, 3, 1.0f)) == std::set<int>{1, 3});
+  CHECK(Support(kCpu, Sampled({NAN, 1.0f, NAN, 1.0f}, 1, 0, 0.99f)) == std::set<int>{1, 3});
+  CHECK(Support(kCpu, Sampled({NAN, NAN, NAN}, 1, 2, 0.5f), 2) == std::set<int>{0});
+  CHECK(Support(kCpu, Sampled({NAN, -INFINITY, NAN}, 0, 0, 1.0f), 2) == std::set<int>{1});
 }
 
 TEST_CASE("supports equal the exact ones for random logits, vocabularies around tiles") {
@@ -174,7 +72,7 @@ TEST_CASE("supports equal the exact ones for random logits, vocabularies around 
       SampleRow row = Sampled(logits, 0.5f + trial, trial % 2 ? random.Between(1, vocab) : 0,
                               trial / 2 ? 0.05f + 0.9f * random.Below(100) / 100 : 1.0f);
       const std::vector<double> exact = Exact(row);
-      for (const int id : Support(row, 500)) CHECK(exact[id] > 0);
+      for (const int id : Support(kCpu, row, 500)) CHECK(exact[id] > 0);
     }
   }
 }

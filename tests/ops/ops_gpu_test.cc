@@ -1,0 +1,129 @@
+// The decoder's ops on a GPU: the cases of the host backends, for the storage types that GPUs run.
+#include "runtime/cuda_executor.h"
+#include "tests/ops/attention_case.h"
+#include "tests/ops/linear_case.h"
+#include "tests/ops/norms_case.h"
+#include "tests/ops/plan_case.h"
+#include "tests/ops/sample_case.h"
+
+namespace eventide {
+namespace {
+
+const OpBackend kGpu{"cuda", kCudaBackend, 0, "static"};
+const OpBackend kGpuThree{"cuda, 3 workers", kCudaBackend, 3, "ticket"};
+
+bool HaveGpu() {
+  std::string why;
+  if (CudaAvailable(&why)) return true;
+  Skip(why);
+  return false;
+}
+
+TEST_CASE("linears on a GPU agree with float64 for every epilogue") {
+  if (!HaveGpu()) return;
+  for (const int tokens : {0, 1, 9, 33}) {
+    CheckLinear<BF16>({kGpu}, {tokens, 33, 172, true, true, Linear::kStore});
+    CheckLinear<BF16>({kGpu}, {tokens, 172, 96, false, false, Linear::kResidual});
+    CheckLinear<F16>({kGpu}, {tokens, 64, 31, true, false, Linear::kSiluMul});
+    CheckLinear<BF16>({kGpuThree}, {tokens, 257, 400, false, false, Linear::kLogits});
+  }
+}
+
+TEST_CASE("embedding and final norm on a GPU agree with float64") {
+  if (!HaveGpu()) return;
+  for (const int tokens : {0, 1, 9, 33}) {
+    CheckEmbedding<BF16>(kGpu, tokens, 64, false);
+    CheckEmbedding<F16>(kGpuThree, tokens, 172, true);
+    CheckFinalNorm<BF16>(kGpu, tokens, 172);
+    CheckFinalNorm<F16>(kGpuThree, tokens, 1030);
+  }
+}
+
+TEST_CASE("plan on a GPU covers random steps exactly") {
+  if (!HaveGpu()) return;
+  RandomValues random(1);
+  for (int trial = 0; trial < 10; ++trial) {
+    PlanShape s;
+    s.head_dim = 8 * random.Between(1, 32);
+    s.group = random.Between(1, 20);
+    s.window = random.Below(3) ? 0 : random.Between(1, 3000);
+    INFO("trial " << trial);
+    CheckPlan(trial % 2 ? kGpu : kGpuThree, s,
+              RandomStep(random, random.Below(s.max_rows + 1), s.max_tokens, 30000));
+  }
+}
+
+TEST_CASE("attention on a GPU agrees with float64 for odd heads, groups, windows and block sizes") {
+  if (!HaveGpu()) return;
+  for (const int prompt : {1, 65}) {
+    CheckAgainstReference<BF16>(kGpu, {.head_dim = 64, .kv_heads = 1, .group = 7}, prompt);
+    CheckAgainstReference<BF16>(kGpuThree, {.head_dim = 80, .kv_heads = 3, .group = 3}, prompt);
+    CheckAgainstReference<F16>(
+        kGpu, {.head_dim = 56, .kv_heads = 2, .group = 1, .block_size = 4, .qk_norm = true},
+        prompt);
+    CheckAgainstReference<BF16>(
+        kGpu, {.head_dim = 32, .kv_heads = 1, .group = 3, .window = 20, .qk_norm = true}, prompt);
+  }
+  CheckAgainstReference<BF16>(kGpu, {.head_dim = 8, .kv_heads = 1, .group = 2, .block_size = 1},
+                              70);
+  CheckAgainstReference<BF16>(kGpu, {.head_dim = 256, .kv_heads = 1, .group = 17}, 20);
+  CheckAgainstReference<F16>(
+      kGpu, {.head_dim = 128, .kv_heads = 1, .group = 2, .window = 1, .block_size = 64}, 80);
+}
+
+TEST_CASE("attention on a GPU has the same bits for any prefill chunk and any number of parts") {
+  if (!HaveGpu()) return;
+  AttentionShape s{.head_dim = 64, .kv_heads = 2, .group = 3};
+  s.sequences = 1;
+  s.max_positions = s.max_tokens = 300;
+  CheckChunks<BF16>(kGpu, s, 300, {1, 7, 63, 64, 100, 299}, 3);
+  s.window = 70;
+  s.qk_norm = true;
+  CheckChunks<BF16>(kGpu, s, 300, {5, 128}, 3);
+  for (const int window : {0, 3000}) {
+    AttentionShape l{.head_dim = 128, .kv_heads = 1, .group = 4, .window = window};
+    l.max_positions = 20010;
+    l.max_partials = 0;
+    const AttentionData<BF16> data(l, 3);
+    l.max_partials = 4096;
+    const AttentionData<BF16> split_data(l, 3);
+    for (const int context : {640, 1023, 5000, 20000}) {
+      INFO("window " << window << ", context " << context);
+      const auto whole = LongDecode(kGpu, data, context, 1);
+      for (const int workers : {2, 40, 132}) {
+        const auto split = LongDecode(kGpu, split_data, context, workers);
+        CHECK(SameBits(whole[0], split[0]));
+        CHECK(SameBits(whole[1], split[1]));
+      }
+    }
+  }
+}
+
+TEST_CASE("sampling on a GPU: exact supports and frequencies, greedy ties to the lower id") {
+  if (!HaveGpu()) return;
+  RandomValues random(5);
+  std::vector<float> logits(257);
+  for (float& v : logits) v = static_cast<float>(random.Normal(2.0));
+  for (const SampleRow& row : {Sampled(logits, 1.0f, 0, 1.0f), Sampled(logits, 0.7f, 40, 0.9f)}) {
+    CHECK(ChiSquare(Draws(kGpu, row, 50000), Exact(row), 50000) < 4.0);
+  }
+  const std::vector<float> tied = Logs({0.4, 0.3, 0.3, 1e-30});
+  CHECK(Support(kGpu, Sampled(tied, 1, 2, 1.0f)) == std::set<int>{0, 1});
+  CHECK(Support(kGpu, Sampled(tied, 1, 0, 0.7f)) == std::set<int>{0, 1});
+  CHECK(Support(kGpu, Sampled(tied, 1, 0, 0.71f)) == std::set<int>{0, 1, 2});
+  CHECK(Support(kGpu, Sampled({NAN, 1.0f, NAN, 1.0f}, 1, 3, 1.0f)) == std::set<int>{1, 3});
+  CHECK(Support(kGpu, Sampled({3.0f, 7.0f, 7.0f}, 0, 0, 1.0f)) == std::set<int>{1});
+  std::vector<SampleRow> rows;
+  for (int r = 0; r < 12; ++r) {
+    std::vector<float> wide(50000);
+    for (float& v : wide) v = static_cast<float>(random.Normal(1.0));
+    rows.push_back(Sampled(wide, 1.0f, r % 3 ? 500 : 0, r % 2 ? 0.9f : 1.0f, 77));
+  }
+  const std::vector<StepResult> together = SampleCase(kGpu, rows).Run();
+  for (int r = 0; r < 12; ++r) {
+    CHECK(SampleCase(kGpuThree, {rows[r]}).Run()[0].token == together[r].token);
+  }
+}
+
+}  // namespace
+}  // namespace eventide
