@@ -40,6 +40,7 @@ struct Decoder {
   TensorId rope;    // float[max_model_len][head_dim / 2][cos, sin]
   TensorId cache;   // storage[layers][blocks][k, v][kv_heads][block_size][head_dim]
   TensorId logits;  // float[max_outputs][logits_stride]
+  TensorId merge;   // zero between steps; after an aborted one the host has to see to it
   TensorId counts;  // i32[kStepCounts] (ops/step_tables.h)
   int logits_stride = 0;
 };

@@ -68,7 +68,7 @@ class Tensors {
     t_.partials =
         g_.AddTensor("partials", DType::kF32,
                      {Max(1, t_.split.partials), c_.heads, c_.head_dim + 2}, TensorRole::kState);
-    t_.merge = g_.AddTensor("merge", DType::kU32, {t_.split.groups, c_.kv_heads, splits},
+    d_.merge = t_.merge = g_.AddTensor("merge", DType::kU32, {t_.split.groups, c_.kv_heads, splits},
                             TensorRole::kState);
     t_.xf = Activations("xf", outputs, c_.hidden);
     d_.logits_stride = shape_.vocab_rows;

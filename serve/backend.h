@@ -1,0 +1,39 @@
+// The one table of devices: which executor `--device` names, and what a packer and a runner must
+// know of it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/pack.h"
+#include "runtime/executor.h"
+
+namespace eventide {
+
+struct BackendOptions {
+  std::string device = "auto";  // auto, cpu, sim, cuda
+  int workers = 0;              // 0: what the device offers
+  std::string policy = "auto";
+  uint64_t seed = 0;  // of the simulator's schedules
+  uint64_t timeout_ns = 10'000'000'000;
+};
+
+struct Backend {
+  std::string device;  // cpu, sim or cuda
+  std::unique_ptr<Executor> executor;
+  FragmentOrder order = nullptr;
+  // Whether the oldest step in flight has ended.
+  std::function<absl::StatusOr<bool>()> done;
+  uint64_t compilations = 0;  // that making it took
+};
+
+// "auto" to the device it stands for here; an unknown name is an error that lists the names.
+absl::StatusOr<std::string> ResolveDevice(const std::string& device);
+
+// Of packed weights, by a resolved device's name.
+FragmentOrder FragmentOrderOf(const std::string& device);
+
+absl::StatusOr<Backend> MakeBackend(Program program, const BackendOptions& options);
+
+}  // namespace eventide

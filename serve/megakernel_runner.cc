@@ -1,0 +1,279 @@
+#include "serve/megakernel_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+
+namespace eventide {
+namespace {
+
+class Stopwatch {
+ public:
+  // Since the last lap.
+  double LapMs() {
+    const auto now = std::chrono::steady_clock::now();
+    const double ms = std::chrono::duration<double, std::milli>(now - start_).count();
+    start_ = now;
+    return ms;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MegakernelRunner>> MegakernelRunner::Create(
+    const WeightSource& source, const RunnerOptions& options) {
+  Stopwatch watch;
+  DecoderLimits limits = options.limits;
+  if (limits.num_blocks == 0 && limits.block_size > 0) {
+    limits.num_blocks =
+        int64_t{limits.max_rows} *
+        ((int64_t{limits.max_model_len} + limits.block_size - 1) / limits.block_size);
+  }
+  ASSIGN_OR_RETURN(Decoder decoder, BuildDecoder(source.config(), options.storage, limits));
+  std::unique_ptr<MegakernelRunner> runner(new MegakernelRunner(std::move(decoder)));
+  runner->times_.graph = watch.LapMs();
+  ASSIGN_OR_RETURN(Program program,
+                   Lower(runner->decoder_.graph, DecoderVerifyOptions(runner->decoder_)));
+  runner->times_.verify = watch.LapMs();
+  ASSIGN_OR_RETURN(runner->backend_, MakeBackend(std::move(program), options.backend));
+  RETURN_IF_ERROR(runner->Allocate());
+  runner->times_.backend = watch.LapMs();
+  RETURN_IF_ERROR(runner->Load(source, options));
+  runner->times_.pack = watch.LapMs();
+  return runner;
+}
+
+absl::Status MegakernelRunner::Allocate() {
+  const DecoderLimits& limits = decoder_.limits;
+  info_.max_slots = static_cast<uint32_t>(limits.max_rows);
+  info_.max_batched_tokens = static_cast<uint32_t>(limits.max_tokens);
+  info_.max_model_len = static_cast<uint64_t>(limits.max_model_len);
+  info_.block_size = static_cast<uint32_t>(limits.block_size);
+  info_.num_blocks = static_cast<uint64_t>(limits.num_blocks);
+  info_.max_steps_in_flight = static_cast<uint32_t>(std::min(2, executor().MaxInFlight()));
+  info_.vocab_size = static_cast<uint32_t>(decoder_.config.vocab);
+  info_.eos_tokens.assign(decoder_.config.eos.begin(), decoder_.config.eos.end());
+  blocks_per_slot_ =
+      static_cast<uint32_t>((limits.max_model_len + limits.block_size - 1) / limits.block_size);
+  const int64_t slots = limits.max_rows;
+  admitted_.assign(slots, false);
+  ASSIGN_OR_RETURN(slots_, executor().AllocateBuffer(slots * sizeof(SlotState)));
+  ASSIGN_OR_RETURN(history_, executor().AllocateBuffer(slots * limits.max_model_len * 4));
+  ASSIGN_OR_RETURN(tables_, executor().AllocateBuffer(slots * blocks_per_slot_ * 4));
+  for (int i = 0; i < 2; ++i) {
+    ASSIGN_OR_RETURN(rows_[i], executor().AllocateBuffer(slots * sizeof(Row)));
+    ASSIGN_OR_RETURN(results_[i], executor().AllocateBuffer(slots * sizeof(StepResult)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MegakernelRunner::Load(const WeightSource& source, const RunnerOptions& options) {
+  PackOptions pack;
+  pack.storage = decoder_.storage;
+  pack.order = backend_.order;
+  pack.threads = options.pack_threads;
+  pack.progress = options.pack_progress;
+  std::mutex mutex;  // an executor belongs to one thread at a time
+  const auto write = [&](int tensor, int64_t offset, const void* data, int64_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return executor().Write(executor().TensorBuffer(tensor), offset, data, bytes);
+  };
+  RETURN_IF_ERROR(PackWeights(source, decoder_.weights, pack, write));
+  const std::vector<float> rope = RopeTensor(decoder_);
+  return write(decoder_.rope.index, 0, rope.data(), static_cast<int64_t>(rope.size() * 4));
+}
+
+absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {
+  if (a.slot >= info_.max_slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot ", a.slot, " of ", info_.max_slots, " does not exist"));
+  }
+  if (admitted_[a.slot]) {
+    return absl::FailedPreconditionError(absl::StrCat("slot ", a.slot, " is in use"));
+  }
+  if (a.tokens.empty() || a.tokens.size() > info_.max_model_len ||
+      a.max_length > info_.max_model_len || a.cached_tokens >= a.tokens.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a sequence of ", a.tokens.size(), " tokens (", a.cached_tokens, " cached, at most ",
+        a.max_length, ") does not fit a model length of ", info_.max_model_len));
+  }
+  for (TokenId token : a.tokens) {
+    if (token < 0 || token >= static_cast<TokenId>(info_.vocab_size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", token, " is not in the vocabulary of ", info_.vocab_size));
+    }
+  }
+  if (a.stop_tokens.size() > kMaxStopTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(a.stop_tokens.size(), " stop tokens; at most ",
+                                                   kMaxStopTokens, " are watched for"));
+  }
+  const int64_t offset = int64_t{a.slot} * static_cast<int64_t>(info_.max_model_len) * 4;
+  SlotState state = {};
+  state.history = history_.address + static_cast<uint64_t>(offset);
+  state.history_length = static_cast<u32>(a.tokens.size());
+  state.context_length = a.cached_tokens;
+  state.prompt_length = a.prompt_length;
+  state.max_length = a.max_length;
+  state.min_length = a.min_length;
+  state.finish = kSlotRunning;
+  state.key = a.key;
+  state.temperature = a.temperature;
+  state.top_p = a.top_p;
+  state.top_k = a.top_k;
+  state.stop_count = static_cast<u32>(a.stop_tokens.size());
+  std::copy(a.stop_tokens.begin(), a.stop_tokens.end(), state.stop_tokens);
+  RETURN_IF_ERROR(executor().Write(history_, offset, a.tokens.data(),
+                                   static_cast<int64_t>(a.tokens.size() * 4)));
+  RETURN_IF_ERROR(
+      executor().Write(slots_, int64_t{a.slot} * sizeof(SlotState), &state, sizeof(state)));
+  admitted_[a.slot] = true;
+  return absl::OkStatus();
+}
+
+void MegakernelRunner::Release(uint32_t slot) {
+  EVT_CHECK(slot < info_.max_slots);
+  admitted_[slot] = false;
+}
+
+// What would let a step touch memory that is not its own.
+absl::Status MegakernelRunner::CheckInput(const StepInput& input) const {
+  if (flights_.size() >= info_.max_steps_in_flight) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(flights_.size(), " steps are in flight already"));
+  }
+  if (input.rows.empty() || input.rows.size() > info_.max_slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", input.rows.size(), " rows; it may have 1 to ", info_.max_slots));
+  }
+  std::set<u32> used;
+  for (const Row& row : input.rows) {
+    if (row.slot >= info_.max_slots || !admitted_[row.slot] || !used.insert(row.slot).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a row of slot ", row.slot, ", which is not admitted, or named twice"));
+    }
+    if (row.draft_length > info_.max_draft_tokens) {
+      return absl::UnimplementedError("drafts are not supported");
+    }
+  }
+  for (const BlockTableUpdate& update : input.block_updates) {
+    if (update.slot >= info_.max_slots || update.first > blocks_per_slot_ ||
+        update.blocks.size() > blocks_per_slot_ - update.first) {
+      return absl::InvalidArgumentError(absl::StrCat("blocks ", update.first, " + ",
+                                                     update.blocks.size(), " of slot ", update.slot,
+                                                     " exceed its table of ", blocks_per_slot_));
+    }
+    for (BlockId block : update.blocks) {
+      if (block >= info_.num_blocks) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("KV block ", block, " of ", info_.num_blocks, " does not exist"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MegakernelRunner::WriteTables(const StepInput& input) {
+  for (const BlockTableUpdate& update : input.block_updates) {
+    const int64_t first = int64_t{update.slot} * blocks_per_slot_ + update.first;
+    RETURN_IF_ERROR(executor().Write(tables_, first * 4, update.blocks.data(),
+                                     static_cast<int64_t>(update.blocks.size() * 4)));
+  }
+  return executor().Write(rows_[submitted_ & 1], 0, input.rows.data(),
+                          static_cast<int64_t>(input.rows.size_bytes()));
+}
+
+absl::Status MegakernelRunner::Submit(const StepInput& input) {
+  RETURN_IF_ERROR(CheckInput(input));
+  RETURN_IF_ERROR(WriteTables(input));
+  const uint64_t bank = submitted_ & 1;
+  StepHeader header = {};
+  header.rows = static_cast<u32>(input.rows.size());
+  header.rows_capacity = info_.max_slots;
+  header.rows_ptr = rows_[bank].address;
+  header.block_table_ptr = tables_.address;
+  header.slot_state_ptr = slots_.address;
+  header.results_ring_ptr = results_[bank].address;
+  header.blocks_per_slot = blocks_per_slot_;
+  header.symbols[0] = static_cast<i32>(input.rows.size());
+  header.symbols[1] = kSumOfRows;
+  RETURN_IF_ERROR(executor().Submit(header));
+  flights_.push_back({input.step, bank, {input.rows.begin(), input.rows.end()}});
+  ++submitted_;
+  return absl::OkStatus();
+}
+
+std::optional<StepOutcome> MegakernelRunner::Poll() {
+  if (flights_.empty()) return std::nullopt;
+  const absl::StatusOr<bool> done = backend_.done();
+  // An error is Wait's to tell.
+  if (done.ok() && !*done) return std::nullopt;
+  return Wait();
+}
+
+StepOutcome MegakernelRunner::Wait() {
+  EVT_CHECK(!flights_.empty());
+  const Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  StepOutcome outcome;
+  outcome.step = flight.step;
+  outcome.status = executor().Wait();
+  if (outcome.status.ok()) {
+    outcome.status = ReadResults(flight, &outcome.rows);
+  } else {
+    // Tasks that never ran have not put these counters back.
+    const Buffer merge = executor().TensorBuffer(decoder_.merge);
+    outcome.status.Update(executor().Fill(merge, 0, 0, merge.bytes));
+  }
+  if (!outcome.status.ok()) outcome.rows.clear();
+  return outcome;
+}
+
+absl::Status MegakernelRunner::ReadResults(const Flight& flight, std::vector<RowResult>* rows) {
+  std::vector<StepResult> results(flight.rows.size());
+  RETURN_IF_ERROR(executor().Read(results_[flight.bank], 0, results.data(),
+                                  static_cast<int64_t>(results.size() * sizeof(StepResult))));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Row& row = flight.rows[i];
+    const StepResult& result = results[i];
+    if (result.slot != row.slot || result.count > 1) {
+      return absl::InternalError(absl::StrCat("step ", flight.step, ", row ", i,
+                                              ": the device's result is of slot ", result.slot,
+                                              ", not of ", row.slot));
+    }
+    RowResult out;
+    out.slot = row.slot;
+    // A row whose length the device knows has its one token, unless its slot had ended before.
+    out.query_length = row.query_length == kDeviceKnows ? result.count : row.query_length;
+    if (result.count == 1) out.tokens.push_back(result.token);
+    out.finished = result.finish != kSlotRunning;
+    rows->push_back(std::move(out));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> MegakernelRunner::Logits(int first, int count) {
+  if (!flights_.empty()) {
+    return absl::FailedPreconditionError("logits are read while no step is in flight");
+  }
+  if (first < 0 || count < 0 || first > decoder_.limits.max_outputs - count) {
+    return absl::OutOfRangeError(
+        absl::StrCat("outputs ", first, " + ", count, " of ", decoder_.limits.max_outputs));
+  }
+  const int64_t vocab = info_.vocab_size, stride = decoder_.logits_stride;
+  std::vector<float> logits(count * vocab);
+  const Buffer buffer = executor().TensorBuffer(decoder_.logits);
+  for (int i = 0; i < count; ++i) {
+    RETURN_IF_ERROR(
+        executor().Read(buffer, (first + i) * stride * 4, logits.data() + i * vocab, vocab * 4));
+  }
+  return logits;
+}
+
+}  // namespace eventide

@@ -1,0 +1,77 @@
+// Runs the serving core's steps as launches of a dense decoder's program: owns the executor, the
+// slots' states and histories, block tables, and what two steps in flight need twice.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "models/decoder.h"
+#include "serve/backend.h"
+#include "serve/step.h"
+
+namespace eventide {
+
+struct RunnerOptions {
+  BackendOptions backend;
+  DType storage = DType::kF32;
+  DecoderLimits limits;  // num_blocks 0: as many as max_rows sequences of max_model_len need
+  int pack_threads = 2;
+  std::function<void(int64_t done, int64_t total)> pack_progress;
+};
+
+// Milliseconds of what Create does, in order.
+struct RunnerTimes {
+  double graph = 0, verify = 0, backend = 0, pack = 0;
+};
+
+class MegakernelRunner : public StepRunner {
+ public:
+  // `source` is read here only.
+  static absl::StatusOr<std::unique_ptr<MegakernelRunner>> Create(const WeightSource& source,
+                                                                  const RunnerOptions& options);
+
+  const RunnerInfo& info() const override { return info_; }
+  absl::Status Admit(const SlotAdmission& admission) override;
+  absl::Status Submit(const StepInput& input) override;
+  std::optional<StepOutcome> Poll() override;
+  StepOutcome Wait() override;
+  void Release(uint32_t slot) override;
+  uint64_t compilations() const override { return backend_.compilations; }
+
+  // Logits of `count` outputs of the step that was waited for last, while no other is in flight:
+  // rows in order, one output for a kRowSample row, one per token for a kRowAllLogits row.
+  // [count][vocab_size].
+  absl::StatusOr<std::vector<float>> Logits(int first, int count);
+
+  const Decoder& decoder() const { return decoder_; }
+  Executor& executor() { return *backend_.executor; }
+  const std::string& device() const { return backend_.device; }
+  const RunnerTimes& times() const { return times_; }
+
+ private:
+  struct Flight {
+    uint64_t step = 0;
+    uint64_t bank = 0;  // which of the two row and result buffers
+    std::vector<Row> rows;
+  };
+
+  explicit MegakernelRunner(Decoder decoder) : decoder_(std::move(decoder)) {}
+  absl::Status Allocate();
+  absl::Status Load(const WeightSource& source, const RunnerOptions& options);
+  absl::Status CheckInput(const StepInput& input) const;
+  absl::Status WriteTables(const StepInput& input);
+  absl::Status ReadResults(const Flight& flight, std::vector<RowResult>* rows);
+
+  Decoder decoder_;
+  Backend backend_;
+  RunnerInfo info_;
+  RunnerTimes times_;
+  uint32_t blocks_per_slot_ = 0;
+  Buffer slots_, history_, tables_, rows_[2], results_[2];
+  std::vector<bool> admitted_;
+  std::deque<Flight> flights_;
+  uint64_t submitted_ = 0;
+};
+
+}  // namespace eventide
