@@ -38,7 +38,7 @@ std::unique_ptr<CpuWorkerBase> MakeWorker(int isa) {
 class CpuExecutor : public HostExecutor {
  public:
   absl::Status Start(Program program, const CpuExecutorOptions& options, int workers, int isa) {
-    RETURN_IF_ERROR(Setup(std::move(program), options, workers));
+    RETURN_IF_ERROR(Setup(std::move(program), options, {.workers = workers, .preemptible = true}));
     runnable_ = std::make_unique<RunnableProgram<CpuWorkerBase>>(*program_, nodes_, addresses_);
     RETURN_IF_ERROR(runnable_->Bind(options.ops != nullptr ? *options.ops : CpuOps(isa)));
     record_.nodes = reinterpret_cast<uint64_t>(runnable_->nodes().data());

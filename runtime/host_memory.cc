@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "device/loop.h"
 #include "runtime/abort.h"
-#include "schedulers/scheduler.h"
 
 namespace eventide {
 namespace {
@@ -48,14 +47,13 @@ HostBlock::~HostBlock() {
   if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
 }
 
-absl::Status HostExecutor::Setup(Program program, const ExecutorOptions& options, int workers) {
+absl::Status HostExecutor::Setup(Program program, const ExecutorOptions& options,
+                                 const MachineShape& machine) {
   if (options.timeout_ns == 0) return absl::InvalidArgumentError("the step timeout must not be 0");
   program_ = std::make_unique<Program>(std::move(program));
-  workers_ = workers;
+  workers_ = machine.workers;
   timeout_ns_ = options.timeout_ns;
   RETURN_IF_ERROR(Allocate(options));
-  MachineShape machine;
-  machine.workers = workers;
   ASSIGN_OR_RETURN(const PolicyPlan policies, Plan(*program_, machine, options.policy));
   ASSIGN_OR_RETURN(nodes_, BuildNodes(*program_, addresses_, policies.policy));
   return absl::OkStatus();

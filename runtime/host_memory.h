@@ -7,6 +7,7 @@
 
 #include "runtime/executor.h"
 #include "runtime/memory.h"
+#include "schedulers/scheduler.h"
 
 namespace eventide {
 
@@ -44,7 +45,7 @@ class HostExecutor : public Executor {
   int MaxInFlight() const override { return 2; }
 
  protected:
-  absl::Status Setup(Program program, const ExecutorOptions& options, int workers);
+  absl::Status Setup(Program program, const ExecutorOptions& options, const MachineShape& machine);
   // Runs the step to its end on all workers; `view` is complete. The abort record says how it ended
   // unless an error is returned.
   virtual absl::Status RunWorkers(const StepHeader& header, const StepView& view) = 0;

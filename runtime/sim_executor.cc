@@ -40,7 +40,7 @@ void RunInputReserving(const SimProgram& p, SimWorker& w) {
 class SimExecutorImpl : public HostExecutor, public SimExecutor {
  public:
   absl::Status Start(Program program, const SimExecutorOptions& options, int workers) {
-    RETURN_IF_ERROR(Setup(std::move(program), options, workers));
+    RETURN_IF_ERROR(Setup(std::move(program), options, {.workers = workers}));
     options_ = options;
     runnable_ = std::make_unique<SimProgram>(*program_, nodes_, addresses_);
     runnable_->SetZeroIsOpen(options.controls.zero_is_open);

@@ -32,6 +32,11 @@ uint32_t ChooseAuto(const Program& program, int grid, const MachineShape& machin
     reason = "one worker takes everything";
     return kPolicyStatic;
   }
+  if (machine.preemptible && cost.max_tasks > 1) {
+    // 4 ns a task, against milliseconds when a fixed task's thread does not run.
+    reason = "whichever thread runs takes the next task";
+    return kPolicyTicket;
+  }
   if (cost.ragged && cost.max_tasks > machine.workers) {
     reason = absl::StrFormat(
         "its tasks vary in length with what the device decides, up to %d of them for %d workers",
@@ -44,7 +49,8 @@ uint32_t ChooseAuto(const Program& program, int grid, const MachineShape& machin
 }
 
 constexpr Scheduler kSchedulers[] = {
-    {"auto", "static, and ticket for grids whose tasks vary in length", &ChooseAuto},
+    {"auto", "static, and ticket for grids whose tasks vary in length (on threads: for all)",
+     &ChooseAuto},
     {"static", "round-robin over the workers, continuing across grids", &ChooseStatic},
     {"ticket", "an atomic counter per grid and layer", &ChooseTicket},
 };

@@ -15,6 +15,8 @@ namespace eventide {
 
 struct MachineShape {
   int workers = 1;
+  // Workers are threads that the operating system may stop at any time for milliseconds.
+  bool preemptible = false;
 };
 
 struct PolicyPlan {

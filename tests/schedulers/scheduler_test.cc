@@ -24,7 +24,7 @@ TEST_CASE("every scheduler gives every grid a policy and a reason") {
   }
 }
 
-TEST_CASE("auto takes tickets for grids whose size only the device knows, and nowhere else") {
+TEST_CASE("auto takes tickets for grids whose size only the device knows, and for all on threads") {
   int tickets = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const absl::StatusOr<Program> program = Lower(RandomRuntimeGraph(seed));
@@ -37,7 +37,12 @@ TEST_CASE("auto takes tickets for grids whose size only the device knows, and no
       CHECK((plan->policy[grid] == kPolicyTicket) == ragged);
       tickets += ragged;
     }
-    const absl::StatusOr<PolicyPlan> alone = Plan(*program, {1}, "auto");
+    const absl::StatusOr<PolicyPlan> threads = Plan(*program, {2, /*preemptible=*/true}, "auto");
+    for (size_t grid = 0; grid < program->grids.size(); ++grid) {
+      const bool several = CostOf(*program, static_cast<int>(grid)).max_tasks > 1;
+      CHECK((threads->policy[grid] == kPolicyTicket) == several);
+    }
+    const absl::StatusOr<PolicyPlan> alone = Plan(*program, {1, true}, "auto");
     for (const uint32_t policy : alone->policy) CHECK(policy == kPolicyStatic);
   }
   CHECK(tickets > 0);
