@@ -139,16 +139,13 @@ absl::Status ReadAssemblerLog(const std::string& log, const std::string& kernel,
                               KernelUsage& usage) {
   usage.setmaxnreg_ignored =
       std::regex_search(log, std::regex("setmaxnreg[^\n]*ignored", std::regex::icase));
-  const size_t start = log.find("Function properties for " + kernel);
-  std::smatch match;
-  if (start != std::string::npos) {
-    const std::string part = log.substr(start);
-    if (std::regex_search(part, match,
-                          std::regex("(\\d+) bytes spill stores, (\\d+) bytes spill loads"))) {
-      usage.spill_bytes = std::stoi(match[1]) + std::stoi(match[2]);
-      return absl::OkStatus();
-    }
+  // Of the kernel and of every function that was not inlined into it.
+  const std::regex spills("(\\d+) bytes spill stores, (\\d+) bytes spill loads");
+  const std::sregex_iterator end;
+  for (std::sregex_iterator match(log.begin(), log.end(), spills); match != end; ++match) {
+    usage.spill_bytes += std::stoi((*match)[1]) + std::stoi((*match)[2]);
   }
+  if (log.find("Function properties for " + kernel) != std::string::npos) return absl::OkStatus();
   // Spilled registers live in the stack frame, so a kernel without one has none.
   if (usage.stack_bytes == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("the assembler's log says nothing about spills of ",

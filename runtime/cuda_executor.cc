@@ -10,6 +10,7 @@
 #include "jit/codegen.h"
 #include "jit/driver.h"
 #include "runtime/abort.h"
+#include "runtime/cuda_device.h"
 #include "runtime/cuda_memory.h"
 #include "runtime/memory.h"
 #include "schedulers/scheduler.h"
@@ -39,9 +40,10 @@ absl::Status CheckRange(const Buffer& buffer, int64_t offset, int64_t bytes) {
 class CudaExecutorImpl : public CudaExecutor {
  public:
   ~CudaExecutorImpl() override {
-    if (context_ == nullptr) return;
-    driver_->CtxSetCurrent(context_);
-    if (stream_ != nullptr) driver_->StreamSynchronize(stream_);
+    if (gpu_.context == nullptr) return;
+    driver_ = gpu_.driver;
+    driver_->CtxSetCurrent(gpu_.context);
+    if (gpu_.stream != nullptr) driver_->StreamSynchronize(gpu_.stream);
     memory_.reset();
     for (Flight& flight : flights_) {
       if (flight.started != nullptr) driver_->EventDestroy(flight.started);
@@ -49,9 +51,6 @@ class CudaExecutorImpl : public CudaExecutor {
     }
     if (abort_host_ != nullptr) driver_->MemFreeHost(abort_host_);
     if (module_ != nullptr) driver_->ModuleUnload(module_);
-    if (stream_ != nullptr) driver_->StreamDestroy(stream_);
-    if (abort_stream_ != nullptr) driver_->StreamDestroy(abort_stream_);
-    driver_->PrimaryCtxRelease(device_);
   }
 
   absl::Status Start(Program program, const CudaExecutorOptions& options) {
@@ -64,7 +63,7 @@ class CudaExecutorImpl : public CudaExecutor {
     RETURN_IF_ERROR(LoadKernel(options));
     const Clock::time_point start = Clock::now();
     RETURN_IF_ERROR(Allocate(options));
-    RETURN_IF_ERROR(driver_->Check(driver_->StreamSynchronize(stream_), "preparing memory"));
+    RETURN_IF_ERROR(driver_->Check(driver_->StreamSynchronize(gpu_.stream), "preparing memory"));
     report_.memory_ms = Since(start);
     return absl::OkStatus();
   }
@@ -125,7 +124,7 @@ class CudaExecutorImpl : public CudaExecutor {
     CuEvent started = nullptr, ended = nullptr;
   };
 
-  absl::Status Enter() { return driver_->Check(driver_->CtxSetCurrent(context_), "using the GPU"); }
+  absl::Status Enter() { return gpu_.Enter(); }
   Flight& Oldest() { return flights_[(step_ - in_flight_) % kMaxInFlight]; }
 
   absl::Status OpenDevice(int ordinal);
@@ -136,10 +135,8 @@ class CudaExecutorImpl : public CudaExecutor {
   absl::Status AwaitEvent(CuEvent event);
   absl::StatusOr<AbortRecord> ReadAbort();
 
+  CudaDevice gpu_;  // first: closed last
   const CudaDriver* driver_ = nullptr;
-  CuDevice device_ = 0;
-  CuContext context_ = nullptr;
-  CuStream stream_ = nullptr, abort_stream_ = nullptr;
   CuModule module_ = nullptr;
   CuFunction function_ = nullptr;
   std::unique_ptr<CudaMemory> memory_;
@@ -160,32 +157,12 @@ class CudaExecutorImpl : public CudaExecutor {
 
 absl::Status CudaExecutorImpl::OpenDevice(int ordinal) {
   const Clock::time_point start = Clock::now();
-  ASSIGN_OR_RETURN(driver_, CudaDriver::Get());
-  int count = 0;
-  RETURN_IF_ERROR(driver_->Check(driver_->DeviceGetCount(&count), "counting GPUs"));
-  if (ordinal < 0 || ordinal >= count) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("GPU %d does not exist: %d are visible", ordinal, count));
-  }
-  RETURN_IF_ERROR(driver_->Check(driver_->DeviceGet(&device_, ordinal), "opening the GPU"));
-  char name[256] = {};
-  driver_->DeviceGetName(name, sizeof(name), device_);
-  report_.gpu = name;
+  RETURN_IF_ERROR(gpu_.Open(ordinal));
+  driver_ = gpu_.driver;
+  report_.gpu = gpu_.name;
   report_.driver_version = driver_->version();
-  ASSIGN_OR_RETURN(report_.arch, ArchFor(driver_->Attribute(device_, kCuMajor),
-                                         driver_->Attribute(device_, kCuMinor)));
-  if (driver_->Attribute(device_, kCuCooperativeLaunch) == 0) {
-    return absl::UnimplementedError(
-        absl::StrCat(name, " (in this mode) cannot launch cooperative kernels"));
-  }
-  report_.multiprocessors = driver_->Attribute(device_, kCuMultiprocessors);
-  RETURN_IF_ERROR(driver_->Check(driver_->PrimaryCtxRetain(&context_, device_),
-                                 absl::StrCat("opening a context on ", name)));
-  RETURN_IF_ERROR(Enter());
-  RETURN_IF_ERROR(
-      driver_->Check(driver_->StreamCreate(&stream_, kCuStreamNonBlocking), "creating a stream"));
-  RETURN_IF_ERROR(driver_->Check(driver_->StreamCreate(&abort_stream_, kCuStreamNonBlocking),
-                                 "creating a stream"));
+  report_.arch = gpu_.arch;
+  report_.multiprocessors = gpu_.multiprocessors;
   for (Flight& flight : flights_) {
     const unsigned flags = time_steps_ ? 0 : kCuEventNoTiming;
     RETURN_IF_ERROR(
@@ -194,7 +171,7 @@ absl::Status CudaExecutorImpl::OpenDevice(int ordinal) {
         driver_->Check(driver_->EventCreate(&flight.ended, flags), "creating an event"));
   }
   memory_ = std::make_unique<CudaMemory>();
-  RETURN_IF_ERROR(memory_->Open(driver_, stream_));
+  RETURN_IF_ERROR(memory_->Open(driver_, gpu_.stream));
   report_.context_ms = Since(start);
   return absl::OkStatus();
 }
@@ -225,7 +202,7 @@ absl::Status CudaExecutorImpl::ChooseWorkers(const CudaExecutorOptions& options)
       driver_->Check(driver_->FuncGetAttribute(&static_shared, kCuSharedBytes, function_),
                      "asking for the kernel's shared memory"));
   const int available =
-      std::min(driver_->Attribute(device_, kCuSharedBytesOptIn), report_.arch->shared_bytes);
+      std::min(driver_->Attribute(gpu_.device, kCuSharedBytesOptIn), report_.arch->shared_bytes);
   const int dynamic = available - static_shared;
   report_.dynamic_shared_bytes = dynamic;
   int stream_floor = 1, input_floor = 1;
@@ -333,16 +310,16 @@ absl::Status CudaExecutorImpl::Submit(const StepHeader& given) {
   Flight& flight = flights_[step_ % kMaxInFlight];
   if (time_steps_) {
     RETURN_IF_ERROR(
-        driver_->Check(driver_->EventRecord(flight.started, stream_), "recording an event"));
+        driver_->Check(driver_->EventRecord(flight.started, gpu_.stream), "recording an event"));
   }
   void* parameters[] = {&record_, &header};  // copied by the launch
   RETURN_IF_ERROR(driver_->Check(
       driver_->LaunchCooperative(
           function_, static_cast<unsigned>(workers_), 1, 1, static_cast<unsigned>(threads_), 1, 1,
-          static_cast<unsigned>(report_.dynamic_shared_bytes), stream_, parameters),
+          static_cast<unsigned>(report_.dynamic_shared_bytes), gpu_.stream, parameters),
       absl::StrFormat("launching a step of %s", program_->name)));
   RETURN_IF_ERROR(
-      driver_->Check(driver_->EventRecord(flight.ended, stream_), "recording an event"));
+      driver_->Check(driver_->EventRecord(flight.ended, gpu_.stream), "recording an event"));
   ++step_;
   ++in_flight_;
   return absl::OkStatus();
@@ -369,10 +346,10 @@ absl::Status CudaExecutorImpl::AwaitEvent(CuEvent event) {
 // On a stream of its own: the next step is running on the other one.
 absl::StatusOr<AbortRecord> CudaExecutorImpl::ReadAbort() {
   RETURN_IF_ERROR(driver_->Check(
-      driver_->MemcpyDtoHAsync(abort_host_, record_.abort, sizeof(AbortRecord), abort_stream_),
+      driver_->MemcpyDtoHAsync(abort_host_, record_.abort, sizeof(AbortRecord), gpu_.second_stream),
       "reading the abort record"));
   RETURN_IF_ERROR(
-      driver_->Check(driver_->StreamSynchronize(abort_stream_), "reading the abort record"));
+      driver_->Check(driver_->StreamSynchronize(gpu_.second_stream), "reading the abort record"));
   return *abort_host_;
 }
 
@@ -406,17 +383,6 @@ absl::Status CudaExecutorImpl::Wait() {
 }
 
 }  // namespace
-
-bool CudaAvailable(std::string* why) {
-  const absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
-  int count = 0;
-  if (!driver.ok()) {
-    *why = std::string(driver.status().message());
-  } else if ((*driver)->DeviceGetCount(&count) != 0 || count == 0) {
-    *why = "no GPU is visible";
-  }
-  return count > 0;
-}
 
 absl::StatusOr<std::unique_ptr<CudaExecutor>> MakeCudaExecutor(Program program,
                                                                const CudaExecutorOptions& options) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "jit/kernel.h"
+#include "runtime/cuda_device.h"
 #include "runtime/executor.h"
 
 namespace eventide {
@@ -37,9 +38,6 @@ class CudaExecutor : public Executor {
   // Milliseconds that the last step waited for took on the GPU; 0 without time_steps.
   virtual double LastStepMs() const = 0;
 };
-
-// True where a CUDA driver and a GPU are; otherwise `why` says what is missing.
-bool CudaAvailable(std::string* why);
 
 absl::StatusOr<std::unique_ptr<CudaExecutor>> MakeCudaExecutor(Program program,
                                                                const CudaExecutorOptions& options);

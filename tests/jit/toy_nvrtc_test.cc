@@ -71,6 +71,36 @@ TEST_CASE("the PTX synchronises through events only, in the forms that were argu
   }
 }
 
+TEST_CASE("a kernel is compiled once and then comes from the cache, its report included") {
+  if (!HaveNvrtc()) return;
+  std::string folder =
+      (std::filesystem::temp_directory_path() / "eventide-kernels-XXXXXX").string();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  const absl::StatusOr<Program> program = Lower(ToyCountGraph());
+  REQUIRE(program.ok());
+  KernelOptions options;
+  options.extra_headers = ToyHeaders();
+  options.cache_folder = folder;
+  const GpuArch& arch = **ArchByName("sm_90a");
+  const absl::StatusOr<Kernel> cold = BuildKernel(*program, arch, options);
+  const absl::StatusOr<Kernel> warm = BuildKernel(*program, arch, options);
+  INFO(cold.status().ToString());
+  REQUIRE(cold.ok());
+  REQUIRE(warm.ok());
+  CHECK(cold->compiled);
+  CHECK_FALSE(warm->compiled);
+  CHECK(cold->cubin == warm->cubin);
+  CHECK(cold->usage.registers == warm->usage.registers);
+  CHECK(warm->usage.registers > 0);
+  std::cout << "cold " << cold->compile_ms << " ms, cached " << warm->compile_ms << " ms\n";
+  // Any change of a header makes another kernel.
+  options.extra_headers[0].text += "// changed\n";
+  const absl::StatusOr<Kernel> changed = BuildKernel(*program, arch, options);
+  REQUIRE(changed.ok());
+  CHECK(changed->compiled);
+  std::filesystem::remove_all(folder);
+}
+
 TEST_CASE("an error in a kernel comes back with the compiler's words") {
   if (!HaveNvrtc()) return;
   const absl::StatusOr<const Nvrtc*> nvrtc = Nvrtc::Get();
