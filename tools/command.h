@@ -1,0 +1,34 @@
+// How a subcommand joins the one binary: a function that declares its flags and returns what to
+// run.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace eventide {
+
+inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2;
+
+using CommandBody = std::function<absl::Status()>;
+
+CommandBody AddGenerate(CLI::App* app);
+CommandBody AddReplay(CLI::App* app);
+CommandBody AddScore(CLI::App* app);
+CommandBody AddExport(CLI::App* app);
+CommandBody AddInspect(CLI::App* app);
+
+// An error in how the command was called: exit code 2.
+absl::Status UsageError(const std::string& message);
+bool IsUsageError(const absl::Status& status);
+
+// One object on stdout, on one line.
+absl::Status PrintJson(const nlohmann::ordered_json& json);
+
+// Writes all of it or says why not (a closed pipe, a full disk).
+absl::Status PrintText(const std::string& text);
+
+}  // namespace eventide

@@ -1,0 +1,203 @@
+#include "tools/engine_flags.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/status.h"
+#include "formats/gguf.h"
+#include "models/load.h"
+#include "serve/tokenizer_sink.h"
+#include "text/gguf_tokenizer.h"
+#include "text/hf_tokenizer.h"
+#include "text/llama2c_tokenizer.h"
+
+namespace eventide {
+namespace {
+
+constexpr char kModelHelp[] =
+    "Hugging Face folder, .gguf file, llama2.c .bin file, or random:PRESET[@SEED]";
+
+int64_t MachineMemoryBytes() {
+  const int64_t pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && size > 0 ? pages * size : int64_t{4} << 30;
+}
+
+absl::StatusOr<DType> ResolveStorage(const EngineFlags& flags, const WeightSource& source,
+                                     const std::string& device) {
+  if (flags.dtype != "auto") {
+    const auto type = DTypeFromName(flags.dtype);
+    if (!type || !IsWeightDType(*type)) {
+      return UsageError(
+          absl::StrCat("--dtype ", flags.dtype, ": there are auto, bfloat16, float16, float32"));
+    }
+    if (*type == DType::kF32 && device == "cuda") {
+      return UsageError(
+          "--dtype float32 runs on --device cpu and sim; on cuda choose bfloat16 or float16");
+    }
+    return *type;
+  }
+  const DType stated = source.config().dtype;
+  return device == "cuda" && stated == DType::kF32 ? DType::kBF16 : stated;
+}
+
+std::string FileEnding(const std::string& path) {
+  return std::filesystem::path(path).extension().string();
+}
+
+// llama2.c keeps the tokenizer beside the model: tok512.bin for a vocabulary of 512, or
+// tokenizer.bin.
+std::string Llama2cTokenizerBeside(const std::string& model, int vocab) {
+  const std::filesystem::path folder = std::filesystem::path(model).parent_path();
+  for (const std::string& name :
+       {absl::StrCat("tok", vocab, ".bin"), std::string("tokenizer.bin")}) {
+    if (std::filesystem::exists(folder / name)) return (folder / name).string();
+  }
+  return "";
+}
+
+}  // namespace
+
+void AddModelFlags(CLI::App* app, EngineFlags* flags) {
+  app->add_option("--model,-m", flags->model, kModelHelp)->required();
+  app->add_option(
+         "--dtype", flags->dtype,
+         "Storage of weights and KV: auto (the checkpoint's; quantised ones: float32, on cuda "
+         "bfloat16), bfloat16, float16, float32")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float16", "float32"}));
+  app->add_flag("--json", flags->json, "One JSON object on stdout instead of text");
+}
+
+void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
+  AddModelFlags(app, flags);
+  app->add_option("--device", flags->device, "auto (cuda where there is one), cpu, sim, cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "sim", "cuda"}));
+  app->add_option("--workers", flags->workers, "Workers; 0: all of the machine")
+      ->check(CLI::Range(0, 4096));
+  app->add_option("--policy", flags->policy, "How tasks reach workers: auto, static, ticket")
+      ->check(CLI::IsMember({"auto", "static", "ticket"}));
+  app->add_option("--max-num-seqs", flags->max_num_seqs,
+                  "Sequences served at once; 0: 256, less where KV memory is short")
+      ->check(CLI::Range(0, 1024));
+  app->add_option("--max-num-batched-tokens", flags->max_num_batched_tokens,
+                  "Tokens of one step; 0: 512 on cpu and sim, 2048 on cuda")
+      ->check(CLI::Range(0, 1 << 20));
+  app->add_option("--max-model-len", flags->max_model_len,
+                  "Tokens of one sequence; 0: the model's, at most 8192")
+      ->check(CLI::Range(0, 1 << 24));
+  app->add_option("--block-size,--page-size", flags->block_size, "Tokens of a KV block");
+  app->add_option("--num-blocks,--num-pages", flags->num_blocks,
+                  "KV blocks; 0: for all sequences at full length, at most a quarter of memory")
+      ->check(CLI::Range(int64_t{0}, int64_t{INT32_MAX}));
+  app->add_option("--tokenizer", flags->tokenizer,
+                  "tokenizer.json (or its folder), .gguf or llama2.c .bin; default: the model's");
+  app->add_option("--seed", flags->seed, "Of sampling, where a request brings none");
+}
+
+absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags) {
+  OpenedModel model;
+  ASSIGN_OR_RETURN(model.device, ResolveDevice(flags.device));
+  ASSIGN_OR_RETURN(model.source, OpenModel(flags.model));
+  ASSIGN_OR_RETURN(model.storage, ResolveStorage(flags, *model.source, model.device));
+  return model;
+}
+
+DecoderLimits ResolveLimits(const EngineFlags& flags, const OpenedModel& model) {
+  const ModelConfig& config = model.source->config();
+  const bool cuda = model.device == "cuda";
+  DecoderLimits limits;
+  limits.block_size = flags.block_size;
+  limits.max_model_len =
+      flags.max_model_len > 0 ? flags.max_model_len : std::min(config.max_positions, 8192);
+  limits.max_rows = flags.max_num_seqs > 0 ? flags.max_num_seqs : 256;
+  limits.max_tokens = flags.max_num_batched_tokens > 0 ? flags.max_num_batched_tokens
+                      : cuda                           ? 2048
+                                                       : 512;
+  if (flags.max_num_seqs == 0) limits.max_rows = std::min(limits.max_rows, limits.max_tokens);
+  limits.max_outputs = limits.max_rows;
+  if (flags.block_size <= 0) return limits;  // BuildDecoder says what is wrong
+  const int64_t per_sequence = (limits.max_model_len + flags.block_size - 1) / flags.block_size;
+  limits.num_blocks = flags.num_blocks;
+  if (limits.num_blocks == 0) {
+    const int64_t bytes = cuda ? int64_t{16} << 30 : MachineMemoryBytes() / 4;
+    const int64_t fit = bytes / KvBlockBytes(config, model.storage, flags.block_size);
+    // At least one sequence of full length, whatever the memory: less could serve nothing.
+    limits.num_blocks = std::clamp(fit, per_sequence, per_sequence * limits.max_rows);
+  }
+  return limits;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const EngineFlags& flags,
+                                                         const ModelConfig& config) {
+  std::string path = flags.tokenizer;
+  const bool asked = !path.empty();
+  if (!asked) {
+    if (absl::StartsWith(flags.model, "random:")) return nullptr;
+    path = flags.model;
+    if (FileEnding(path) == ".bin") path = Llama2cTokenizerBeside(path, config.vocab);
+    if (path.empty()) return nullptr;
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error) &&
+        !std::filesystem::exists(std::filesystem::path(path) / "tokenizer.json", error)) {
+      return nullptr;
+    }
+  }
+  if (FileEnding(path) == ".gguf") {
+    ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+    return TokenizerFromGguf(*file);
+  }
+  if (FileEnding(path) == ".bin") return TokenizerFromLlama2c(path, config.vocab);
+  return TokenizerFromHfPath(path);
+}
+
+absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs) {
+  const auto start = std::chrono::steady_clock::now();
+  auto opened = std::make_unique<OpenedEngine>();
+  ASSIGN_OR_RETURN(const OpenedModel model, OpenFlaggedModel(flags));
+  opened->config = model.source->config();
+  opened->storage = model.storage;
+  ASSIGN_OR_RETURN(opened->tokenizer, OpenTokenizer(flags, opened->config));
+  RunnerOptions options;
+  options.backend = {model.device, flags.workers, flags.policy, flags.seed};
+  options.storage = model.storage;
+  options.limits = ResolveLimits(flags, model);
+  options.limits.max_outputs = std::max(options.limits.max_outputs, outputs);
+  options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
+  Progress progress;
+  options.pack_progress = [&](int64_t done, int64_t total) {
+    progress.Bar("loading weights", static_cast<double>(done), static_cast<double>(total),
+                 absl::StrCat(total >> 20, " MiB"));
+  };
+  ASSIGN_OR_RETURN(opened->runner, MegakernelRunner::Create(*model.source, options));
+  progress.Clear();
+  EngineOptions engine;
+  engine.seed = flags.seed;
+  if (opened->tokenizer != nullptr) engine.text_sink = TokenizerSinks(opened->tokenizer.get());
+  ASSIGN_OR_RETURN(opened->engine,
+                   Engine::Create(opened->runner.get(), &opened->clock, std::move(engine)));
+  opened->load_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return opened;
+}
+
+absl::StatusOr<std::vector<TokenId>> ParseTokens(const std::string& text) {
+  std::vector<TokenId> tokens;
+  for (absl::string_view part :
+       absl::StrSplit(text, absl::ByAnyChar(", \t\n"), absl::SkipEmpty())) {
+    TokenId token = 0;
+    if (!absl::SimpleAtoi(part, &token) || token < 0) {
+      return UsageError(absl::StrCat("'", part, "' is not a token id; give numbers such as 1,2,3"));
+    }
+    tokens.push_back(token);
+  }
+  if (tokens.empty()) return UsageError("--tokens names no token");
+  return tokens;
+}
+
+}  // namespace eventide

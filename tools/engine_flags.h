@@ -1,0 +1,69 @@
+// The flags that every command which runs a model shares, and what they open.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/engine.h"
+#include "serve/megakernel_runner.h"
+#include "text/tokenizer.h"
+#include "tools/command.h"
+#include "tools/progress.h"
+
+namespace eventide {
+
+// 0 and "auto" are defaults that OpenEngine resolves.
+struct EngineFlags {
+  std::string model;
+  std::string dtype = "auto";
+  std::string device = "auto";
+  std::string policy = "auto";
+  std::string tokenizer;
+  int workers = 0;
+  int max_num_seqs = 0;
+  int max_num_batched_tokens = 0;
+  int max_model_len = 0;
+  int block_size = 16;
+  int64_t num_blocks = 0;
+  uint64_t seed = 0;
+  bool json = false;
+};
+
+void AddEngineFlags(CLI::App* app, EngineFlags* flags);
+// --model, --dtype, --json alone, for commands that run nothing.
+void AddModelFlags(CLI::App* app, EngineFlags* flags);
+
+struct OpenedModel {
+  std::unique_ptr<WeightSource> source;
+  DType storage = DType::kF32;
+  std::string device;
+};
+// The checkpoint and the storage type for a device: "auto" is the checkpoint's own; for one that is
+// quantised, float32 on hosts and bfloat16 on CUDA.
+absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags);
+
+// Limits after defaults: what fits the model, the device and this machine's memory.
+DecoderLimits ResolveLimits(const EngineFlags& flags, const OpenedModel& model);
+
+// Of the model, or the file that --tokenizer names. Null where there is none and none was asked
+// for.
+absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const EngineFlags& flags,
+                                                         const ModelConfig& config);
+
+struct OpenedEngine {
+  ModelConfig config;
+  DType storage = DType::kF32;
+  std::unique_ptr<Tokenizer> tokenizer;  // may be null
+  std::unique_ptr<MegakernelRunner> runner;
+  SteadyClock clock;
+  std::unique_ptr<Engine> engine;
+  double load_ms = 0;
+};
+// `outputs` 0: one per sequence; more where logits of many tokens are read.
+absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs = 0);
+
+// "1,2, 3" or "1 2 3".
+absl::StatusOr<std::vector<TokenId>> ParseTokens(const std::string& text);
+
+}  // namespace eventide

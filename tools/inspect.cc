@@ -1,0 +1,176 @@
+// eventide inspect: what a model's program is made of, without running it.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/dump.h"
+#include "core/status.h"
+#include "jit/codegen.h"
+#include "jit/kernel.h"
+#include "schedulers/scheduler.h"
+#include "tools/engine_flags.h"
+
+namespace eventide {
+namespace {
+
+struct InspectFlags {
+  EngineFlags engine;
+  bool graph = false, dot = false, events = false, schedule = false, source = false,
+       kernels = false;
+  std::vector<std::string> archs;
+};
+
+absl::Status ShowEvents(const Program& program, bool json) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  const ExprNames names = {[&](const Expr& leaf) -> std::string {
+    switch (leaf.kind()) {
+      case ExprKind::kSymbol:
+        return program.symbols[leaf.index()].name;
+      case ExprKind::kCoord:
+        return absl::StrCat("i", leaf.index());
+      case ExprKind::kLoad:
+        return program.tensors[leaf.index()].name;
+      default:
+        return "layer";
+    }
+  }};
+  std::string text;
+  for (const ProgramEvent& event : program.events) {
+    std::string shape;
+    for (const Expr& dim : event.shape) {
+      absl::StrAppend(&shape, shape.empty() ? "" : ", ", ToString(dim, names));
+    }
+    const std::string target = ToString(event.target, names);
+    absl::StrAppendFormat(&text, "%-14s [%s]%s\n    target %s\n", event.name, shape,
+                          event.gated ? "  gated" : "", target);
+    list.push_back({{"name", event.name},
+                    {"shape", shape},
+                    {"elements", event.elements},
+                    {"gated", event.gated},
+                    {"target", target}});
+  }
+  return json ? PrintJson({{"events", list}}) : PrintText(text);
+}
+
+absl::Status ShowSchedule(const Program& program, const EngineFlags& flags, int workers) {
+  ASSIGN_OR_RETURN(const PolicyPlan plan, Plan(program, {workers}, flags.policy));
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  std::string text;
+  for (size_t g = 0; g < program.grids.size(); ++g) {
+    const ProgramGrid& grid = program.grids[g];
+    const char* policy = plan.policy[g] == kPolicyTicket ? "ticket" : "static";
+    const std::string& section = program.sections[grid.section].name;
+    absl::StrAppendFormat(&text, "%-8s %-12s %-7s %s\n", section, grid.name, policy,
+                          plan.reason[g]);
+    list.push_back({{"section", section},
+                    {"grid", grid.name},
+                    {"policy", policy},
+                    {"reason", plan.reason[g]}});
+  }
+  return flags.json ? PrintJson({{"workers", workers}, {"grids", list}}) : PrintText(text);
+}
+
+absl::StatusOr<std::vector<const GpuArch*>> ChosenArchs(const InspectFlags& flags) {
+  std::vector<const GpuArch*> archs;
+  for (const std::string& name : flags.archs) {
+    ASSIGN_OR_RETURN(const GpuArch* arch, ArchByName(name));
+    archs.push_back(arch);
+  }
+  if (archs.empty()) {
+    for (const GpuArch& arch : GpuArchs()) archs.push_back(&arch);
+  }
+  return archs;
+}
+
+absl::Status ShowSource(const Program& program, const InspectFlags& flags) {
+  ASSIGN_OR_RETURN(const auto archs, ChosenArchs(flags));
+  const GpuArch& arch = *archs.front();
+  const std::string source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda});
+  if (!flags.engine.json) return PrintText(source);
+  return PrintJson({{"arch", arch.name}, {"source", source}});
+}
+
+absl::Status ShowKernels(const Program& program, const InspectFlags& flags) {
+  ASSIGN_OR_RETURN(const auto archs, ChosenArchs(flags));
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  std::string text;
+  for (const GpuArch* arch : archs) {
+    KernelOptions options;
+    options.use_cache = false;  // what a compiler says now is what is asked for
+    ASSIGN_OR_RETURN(const Kernel kernel, BuildKernel(program, *arch, options));
+    const KernelUsage& u = kernel.usage;
+    list.push_back({{"name", kStepKernel},
+                    {"arch", arch->name},
+                    {"registers", u.registers},
+                    {"spill_bytes", u.spill_bytes},
+                    {"stack_bytes", u.stack_bytes},
+                    {"shared_bytes", u.shared_bytes},
+                    {"cubin_bytes", kernel.cubin.size()},
+                    {"nvrtc_ms", kernel.compile_ms}});
+    absl::StrAppendFormat(
+        &text,
+        "%-8s %-14s %3d registers, %d spill bytes, %d stack bytes, cubin %d bytes, "
+        "NVRTC %.0f ms\n",
+        arch->name, kStepKernel, u.registers, u.spill_bytes, u.stack_bytes, kernel.cubin.size(),
+        kernel.compile_ms);
+  }
+  return flags.engine.json ? PrintJson({{"kernels", list}}) : PrintText(text);
+}
+
+absl::Status RunInspect(InspectFlags& flags) {
+  const int chosen =
+      flags.graph + flags.dot + flags.events + flags.schedule + flags.source + flags.kernels;
+  if (chosen != 1) {
+    return UsageError("give one of --graph, --dot, --events, --schedule, --source, --kernels");
+  }
+  // Kernels and sources are of a GPU's storage type, on any machine.
+  const bool for_gpu = flags.source || flags.kernels;
+  if (flags.engine.device == "auto" && for_gpu) flags.engine.device = "cpu";
+  ASSIGN_OR_RETURN(OpenedModel model, OpenFlaggedModel(flags.engine));
+  if (for_gpu) {
+    model.device = "cuda";
+    if (flags.engine.dtype == "auto" && model.storage == DType::kF32) model.storage = DType::kBF16;
+    if (model.storage == DType::kF32) {
+      return UsageError("kernels for GPUs are of bfloat16 or float16, not of float32");
+    }
+  }
+  const DecoderLimits limits = ResolveLimits(flags.engine, model);
+  ASSIGN_OR_RETURN(const Decoder decoder,
+                   BuildDecoder(model.source->config(), model.storage, limits));
+  if (flags.graph) {
+    const std::string text = DumpText(decoder.graph);
+    return flags.engine.json ? PrintJson({{"graph", text}}) : PrintText(text);
+  }
+  ASSIGN_OR_RETURN(const Program program, Lower(decoder.graph, DecoderVerifyOptions(decoder)));
+  if (flags.dot) {
+    const std::string dot = DumpDot(program);
+    return flags.engine.json ? PrintJson({{"dot", dot}}) : PrintText(dot);
+  }
+  if (flags.events) return ShowEvents(program, flags.engine.json);
+  if (flags.schedule) {
+    return ShowSchedule(program, flags.engine,
+                        flags.engine.workers > 0 ? flags.engine.workers : 132);
+  }
+  return flags.source ? ShowSource(program, flags) : ShowKernels(program, flags);
+}
+
+}  // namespace
+
+CommandBody AddInspect(CLI::App* app) {
+  auto flags = std::make_shared<InspectFlags>();
+  AddEngineFlags(app, &flags->engine);
+  app->add_flag("--graph", flags->graph,
+                "Symbols, tensors, events and task grids with their edges");
+  app->add_flag("--dot", flags->dot, "The program as Graphviz text");
+  app->add_flag("--events", flags->events, "Event tensors and the targets derived for them");
+  app->add_flag("--schedule", flags->schedule,
+                "The policy of each task grid, and why (132 workers unless --workers says)");
+  app->add_flag("--source", flags->source, "The generated CUDA C++ (of the first --arch)");
+  app->add_flag("--kernels", flags->kernels, "Compiles and shows registers, spills and sizes");
+  app->add_option("--arch", flags->archs, "sm_90a, ...; default: all that Eventide knows");
+  app->footer(
+      "Examples:\n"
+      "  eventide inspect --model random:test-llama --events\n"
+      "  eventide inspect --model random:llama-3.2-1b --kernels --arch sm_90a --json");
+  return [=] { return RunInspect(*flags); };
+}
+
+}  // namespace eventide

@@ -1,0 +1,78 @@
+// The one binary: eventide SUBCOMMAND [flags].
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "tools/command.h"
+
+namespace eventide {
+namespace {
+
+constexpr char kUsagePayload[] = "eventide/usage";
+
+int Run(int argc, char** argv) {
+  CLI::App app(
+      "Runs language models as event tensor programs: one kernel for every shape, no recompiling.");
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  eventide generate --model random:test-llama --tokens 1,2,3 --max-tokens 8\n"
+      "  eventide replay --model random:test-llama --trace trace.csv --closed-loop 16\n"
+      "  eventide SUBCOMMAND --help");
+  struct Command {
+    const char* name;
+    const char* summary;
+    CommandBody (*add)(CLI::App*);
+  };
+  static constexpr Command kCommands[] = {
+      {"generate", "Continues one prompt", &AddGenerate},
+      {"replay", "Serves the requests of a trace and measures it", &AddReplay},
+      {"score", "Log probabilities of given tokens", &AddScore},
+      {"export", "Writes a model as a Hugging Face folder", &AddExport},
+      {"inspect", "Shows graphs, schedules and kernels", &AddInspect},
+  };
+  CommandBody chosen;
+  for (const Command& command : kCommands) {
+    CLI::App* sub = app.add_subcommand(command.name, command.summary);
+    sub->callback([&chosen, body = command.add(sub)] { chosen = body; });
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  const absl::Status status = chosen();
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "eventide: %s\n", std::string(status.message()).c_str());
+  return IsUsageError(status) ? kExitUsage : kExitFailed;
+}
+
+}  // namespace
+
+absl::Status UsageError(const std::string& message) {
+  absl::Status status = absl::InvalidArgumentError(message);
+  status.SetPayload(kUsagePayload, absl::Cord());
+  return status;
+}
+
+bool IsUsageError(const absl::Status& status) {
+  return status.GetPayload(kUsagePayload).has_value();
+}
+
+absl::Status PrintText(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    return absl::DataLossError("standard output cannot be written");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrintJson(const nlohmann::ordered_json& json) {
+  // Text that a model made is valid UTF-8; what a user gave (an id) may not be.
+  return PrintText(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                   "\n");
+}
+
+}  // namespace eventide
+
+int main(int argc, char** argv) {
+  return eventide::Run(argc, argv);
+}

@@ -1,0 +1,113 @@
+// eventide replay: a request trace through the engine.
+#include "serve/replay.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/status.h"
+#include "tools/engine_flags.h"
+
+namespace eventide {
+namespace {
+
+struct ReplayFlags {
+  EngineFlags engine;
+  std::string trace;
+  uint64_t requests = 0;
+  ReplayOptions options;
+};
+
+// Tokens that end or begin something must not appear in made-up prompts.
+std::vector<TokenId> SpecialTokens(const OpenedEngine& opened) {
+  std::set<TokenId> special(opened.config.eos.begin(), opened.config.eos.end());
+  if (opened.config.bos >= 0) special.insert(opened.config.bos);
+  const int vocab = opened.config.vocab;
+  if (opened.tokenizer != nullptr) {
+    for (TokenId id = 0; id < vocab; ++id) {
+      if (!opened.tokenizer->IsValidId(id) || opened.tokenizer->IsSpecial(id)) special.insert(id);
+    }
+  }
+  return {special.begin(), special.end()};
+}
+
+std::string Summary(const ReplayResult& r, double factor) {
+  std::string text;
+  if (factor < 1) {
+    absl::StrAppendFormat(&text, "lengths scaled by %.4f to fit the model\n", factor);
+  }
+  absl::StrAppendFormat(&text, "requests      %d completed, %d failed\n", r.completed, r.failed);
+  absl::StrAppendFormat(&text, "tokens        %d prompt, %d output\n", r.prompt_tokens,
+                        r.output_tokens);
+  absl::StrAppendFormat(&text, "time          %.2f s, %.1f output tokens/s\n", r.seconds,
+                        r.output_tokens_per_second);
+  absl::StrAppendFormat(&text, "first token   p50 %.1f ms, p90 %.1f ms, p99 %.1f ms\n",
+                        r.ttft_ms.p50, r.ttft_ms.p90, r.ttft_ms.p99);
+  absl::StrAppendFormat(&text, "per token     p50 %.1f ms, p90 %.1f ms, p99 %.1f ms\n",
+                        r.tpot_ms.p50, r.tpot_ms.p90, r.tpot_ms.p99);
+  absl::StrAppendFormat(&text,
+                        "steps         %d, of %d distinct shapes, at most %d requests each\n",
+                        r.steps, r.distinct_shapes, r.max_batch);
+  absl::StrAppendFormat(&text, "compilations  %d, %d after the engine was ready\n", r.compilations,
+                        r.compilations_after_ready);
+  if (r.preemptions > 0) absl::StrAppendFormat(&text, "preemptions   %d\n", r.preemptions);
+  return text;
+}
+
+absl::Status RunReplay(ReplayFlags& flags) {
+  ASSIGN_OR_RETURN(Trace trace, ReadTrace(flags.trace, flags.requests));
+  ASSIGN_OR_RETURN(const auto opened, OpenEngine(flags.engine));
+  ASSIGN_OR_RETURN(const double factor, FitTrace(&trace, opened->engine->limits().max_model_len));
+  const std::vector<TokenId> special = SpecialTokens(*opened);
+  ASSIGN_OR_RETURN(const PromptSynthesizer prompts,
+                   PromptSynthesizer::Create(static_cast<uint32_t>(opened->config.vocab), special,
+                                             flags.engine.seed));
+  Progress progress;
+  flags.options.sampling.temperature = 0;
+  flags.options.progress = [&](const ReplayProgress& p) {
+    progress.Bar(
+        "requests", static_cast<double>(p.ended), static_cast<double>(p.total),
+        absl::StrFormat("%d/%d, %d running, %d queued, %.0f tokens/s", p.ended, p.total, p.running,
+                        p.queued,
+                        p.seconds > 0 ? static_cast<double>(p.output_tokens) / p.seconds : 0.0));
+  };
+  ASSIGN_OR_RETURN(const ReplayResult result,
+                   Replay(opened->engine.get(), &opened->clock, trace, prompts, flags.options));
+  progress.Clear();
+  RETURN_IF_ERROR(flags.engine.json ? PrintJson(ToJson(result))
+                                    : PrintText(Summary(result, factor)));
+  if (result.failed > 0) {
+    return absl::InternalError(
+        absl::StrCat(result.failed, " of ", result.requests,
+                     " requests failed, the first with: ", result.first_error));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CommandBody AddReplay(CLI::App* app) {
+  auto flags = std::make_shared<ReplayFlags>();
+  AddEngineFlags(app, &flags->engine);
+  app->add_option("--trace", flags->trace,
+                  "CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or JSON lines (timestamp, "
+                  "input_length, output_length, hash_ids)")
+      ->required();
+  app->add_option("--requests", flags->requests, "The first so many of the trace; 0: all");
+  app->add_option(
+      "--closed-loop", flags->options.closed_loop,
+      "Ignore arrival times and keep so many requests going; 0: arrive as in the trace");
+  app->add_option("--time-scale", flags->options.time_scale,
+                  "Arrival times are multiplied by it; 0: all at once")
+      ->check(CLI::Range(0.0, 1e9));
+  app->footer(
+      "Prompts are made up, the same in every run; lengths are scaled down only where the longest "
+      "exceeds\n"
+      "the model's length.\n"
+      "Example:\n"
+      "  eventide replay --model random:test-llama --trace trace.csv --requests 200 --closed-loop "
+      "16 --json");
+  return [=] { return RunReplay(*flags); };
+}
+
+}  // namespace eventide

@@ -1,0 +1,155 @@
+// eventide score: log probabilities of given tokens, one JSON line each way.
+#include "serve/score.h"
+
+#include <fstream>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+#include "tools/engine_flags.h"
+
+namespace eventide {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct ScoreFlags {
+  EngineFlags engine;
+  std::string input = "-", output = "-";
+  int top = 0;
+};
+
+absl::StatusOr<std::vector<TokenId>> TokensOf(const Json& line, const OpenedEngine& opened) {
+  if (line.contains("tokens") == line.contains("text")) {
+    return absl::InvalidArgumentError("a line has either \"tokens\" or \"text\"");
+  }
+  if (line.contains("text")) {
+    if (!line["text"].is_string()) return absl::InvalidArgumentError("\"text\" is not a string");
+    if (opened.tokenizer == nullptr) {
+      return absl::InvalidArgumentError(
+          "this model has no tokenizer: give \"tokens\", or --tokenizer");
+    }
+    return opened.tokenizer->Encode(line["text"].get<std::string>(), /*add_special_bos=*/true);
+  }
+  std::vector<TokenId> tokens;
+  if (!line["tokens"].is_array()) return absl::InvalidArgumentError("\"tokens\" is not an array");
+  for (const Json& token : line["tokens"]) {
+    if (!token.is_number_integer()) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", token.dump(), " is not an integer"));
+    }
+    // Unsigned numbers beyond int64 come out negative: outside of every vocabulary as well.
+    const int64_t id = token.get<int64_t>();
+    if (id < 0 || id >= opened.config.vocab) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token ", token.dump(), " is not in the vocabulary of ", opened.config.vocab));
+    }
+    tokens.push_back(static_cast<TokenId>(id));
+  }
+  return tokens;
+}
+
+absl::StatusOr<Json> ScoreLine(const Json& line, OpenedEngine& opened, int top) {
+  ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, TokensOf(line, opened));
+  ASSIGN_OR_RETURN(const std::vector<TokenScore> scores,
+                   ScoreTokens(opened.runner.get(), tokens, top));
+  Json logprobs = Json::array({nullptr}), tops = Json::array({nullptr});
+  for (const TokenScore& score : scores) {
+    logprobs.push_back(score.logprob);
+    Json best = Json::array();
+    for (const auto& [id, logprob] : score.top) best.push_back({id, logprob});
+    tops.push_back(std::move(best));
+  }
+  Json out;
+  out["id"] = line.contains("id") ? line["id"] : Json(nullptr);
+  out["tokens"] = tokens;
+  out["logprobs"] = std::move(logprobs);
+  if (top > 0) out["top"] = std::move(tops);
+  return out;
+}
+
+struct Totals {
+  int64_t lines = 0, errors = 0, tokens = 0;
+};
+
+// One line in, one line out; what is wrong with a line is its result.
+Json ScoreText(const std::string& text, OpenedEngine& opened, int top, Totals* totals) {
+  ++totals->lines;
+  const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  absl::StatusOr<Json> scored =
+      line.is_object()
+          ? ScoreLine(line, opened, top)
+          : absl::StatusOr<Json>(absl::InvalidArgumentError("the line is not a JSON object"));
+  if (scored.ok()) {
+    totals->tokens += static_cast<int64_t>((*scored)["tokens"].size());
+    return *std::move(scored);
+  }
+  ++totals->errors;
+  Json out;
+  out["id"] = line.is_object() && line.contains("id") ? line["id"] : Json(nullptr);
+  out["error"] = std::string(scored.status().message());
+  return out;
+}
+
+absl::Status RunScore(const ScoreFlags& flags) {
+  if (flags.engine.json && flags.output == "-") {
+    return UsageError("--json prints a summary on stdout: give --output a file");
+  }
+  std::ifstream file;
+  if (flags.input != "-") {
+    file.open(flags.input);
+    if (!file) return absl::NotFoundError(absl::StrCat("--input ", flags.input, " cannot be read"));
+  }
+  EngineFlags engine = flags.engine;
+  if (engine.max_num_seqs == 0) engine.max_num_seqs = 1;
+  // Logits of so many tokens are kept at once: 64 of a large vocabulary are 32 MB.
+  ASSIGN_OR_RETURN(const auto opened, OpenEngine(engine, /*outputs=*/64));
+  std::ofstream out;
+  if (flags.output != "-") {
+    out.open(flags.output);
+    if (!out)
+      return absl::NotFoundError(absl::StrCat("--output ", flags.output, " cannot be written"));
+  }
+  const int64_t start = opened->clock.NowNs();
+  Totals totals;
+  std::string text;
+  while (std::getline(flags.input == "-" ? std::cin : file, text)) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const Json line = ScoreText(text, *opened, flags.top, &totals);
+    const std::string dumped = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (flags.output == "-") {
+      RETURN_IF_ERROR(PrintText(dumped));
+    } else if (!(out << dumped)) {
+      return absl::DataLossError(absl::StrCat("--output ", flags.output, " cannot be written"));
+    }
+  }
+  if (flags.output != "-" && !out.flush()) {
+    return absl::DataLossError(absl::StrCat("--output ", flags.output, " cannot be written"));
+  }
+  if (!flags.engine.json) return absl::OkStatus();
+  return PrintJson({{"lines", totals.lines},
+                    {"errors", totals.errors},
+                    {"tokens", totals.tokens},
+                    {"seconds", static_cast<double>(opened->clock.NowNs() - start) / 1e9}});
+}
+
+}  // namespace
+
+CommandBody AddScore(CLI::App* app) {
+  auto flags = std::make_shared<ScoreFlags>();
+  AddEngineFlags(app, &flags->engine);
+  app->add_option("--input,-i", flags->input,
+                  "Lines {\"id\", \"tokens\"} or {\"id\", \"text\"}; -: stdin");
+  app->add_option(
+      "--output,-o", flags->output,
+      "Lines {\"id\", \"tokens\", \"logprobs\", \"top\"}, in the same order; -: stdout");
+  app->add_option("--top", flags->top, "Also the so many likeliest tokens of each position")
+      ->check(CLI::Range(0, 1000));
+  app->footer(
+      "A line that cannot be scored gives {\"id\", \"error\"} and the run goes on.\n"
+      "Example:\n"
+      "  echo '{\"id\": 1, \"tokens\": [1, 2, 3]}' | eventide score --model random:test-llama "
+      "--top 2");
+  return [=] { return RunScore(*flags); };
+}
+
+}  // namespace eventide
