@@ -29,7 +29,7 @@ OpTable<W> TableOf() {
 template <class Worker, class W>
 OpTable<W> ToyOps() {
   return TableOf<Worker, W, Mix0, Mix1, Mix2, Mix3, ToyChoose, ToyDispatch, ToyTile, ToyGatherRange,
-                 ToyPair, ToySelect, ToyExit, ToyStart, ToyCombine>();
+                 ToyPair, ToySelect, ToyExit, ToyStart, ToyCombine, ToyGroupSum>();
 }
 
 // Runs one step with the values of `seed` and compares every output, word by word.
