@@ -1,0 +1,149 @@
+// The real runner under the real engine on the CPU: what it refuses, and that neither batching nor
+// preemption changes a token.
+#include <map>
+
+#include "models/presets.h"
+#include "models/random_weights.h"
+#include "serve/clock.h"
+#include "serve/engine.h"
+#include "serve/megakernel_runner.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+std::unique_ptr<MegakernelRunner> MakeRunner(int64_t num_blocks, int rows = 8) {
+  const auto source = RandomWeights(*PresetConfig("test-llama"), 11);
+  RunnerOptions options;
+  options.backend.device = "cpu";
+  options.backend.workers = 2;
+  options.limits.max_rows = rows;
+  options.limits.max_outputs = rows;
+  options.limits.max_tokens = 64;
+  options.limits.max_model_len = 256;
+  options.limits.num_blocks = num_blocks;
+  auto runner = MegakernelRunner::Create(*source, options);
+  INFO(runner.status());
+  REQUIRE(runner.ok());
+  return std::move(*runner);
+}
+
+std::vector<Request> SomeRequests() {
+  std::vector<Request> requests;
+  for (int i = 0; i < 12; ++i) {
+    Request request;
+    request.id = "r" + std::to_string(i);
+    for (int t = 0; t < 5 + 17 * (i % 5); ++t) request.prompt.push_back((t * 31 + i * 7) % 257);
+    request.sampling.max_tokens = static_cast<uint32_t>(8 + 27 * (i % 3));
+    request.sampling.temperature = i % 3 == 0 ? 0.0f : 0.9f;
+    request.sampling.top_k = i % 3 == 1 ? 20 : 0;
+    request.sampling.top_p = i % 3 == 2 ? 0.8f : 1.0f;
+    request.sampling.ignore_eos = true;
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+struct Served {
+  std::map<std::string, std::vector<TokenId>> tokens;
+  EngineStats stats;
+};
+
+Served Serve(MegakernelRunner* runner, const std::vector<Request>& requests) {
+  SteadyClock clock;
+  auto engine = Engine::Create(runner, &clock, {});
+  INFO(engine.status());
+  REQUIRE(engine.ok());
+  Served served;
+  for (const Request& request : requests) {
+    REQUIRE((*engine)
+                ->AddRequest(request,
+                             [&](const RequestOutput& output) {
+                               auto& tokens = served.tokens[output.id];
+                               tokens.insert(tokens.end(), output.tokens.begin(),
+                                             output.tokens.end());
+                               if (output.finish_reason == FinishReason::kNone) return;
+                               CHECK(output.status.ok());
+                               CHECK(output.finish_reason == FinishReason::kLength);
+                             })
+                .ok());
+  }
+  while ((*engine)->HasWork()) REQUIRE((*engine)->Step().ok());
+  CHECK((*engine)->CheckIntegrity().ok());
+  served.stats = (*engine)->stats();
+  CHECK(served.stats.kv_blocks_used == 0);
+  return served;
+}
+
+TEST_CASE("requests get the same tokens alone, batched and preempted, greedy and sampled") {
+  const std::vector<Request> requests = SomeRequests();
+  std::map<std::string, std::vector<TokenId>> alone;
+  auto roomy = MakeRunner(128);
+  for (const Request& request : requests) {
+    for (auto& [id, tokens] : Serve(roomy.get(), {request}).tokens) alone[id] = tokens;
+  }
+  for (const Request& request : requests) {
+    CHECK(alone[request.id].size() == request.sampling.max_tokens);
+  }
+  const Served batched = Serve(roomy.get(), requests);
+  CHECK(batched.tokens == alone);
+  CHECK(batched.stats.max_batch >= 5);
+  CHECK(batched.stats.preemptions == 0);
+  // 9 blocks hold the longest request (73 + 62 tokens) and nothing beside it.
+  auto tight = MakeRunner(9);
+  const Served preempted = Serve(tight.get(), requests);
+  CHECK(preempted.tokens == alone);
+  CHECK(preempted.stats.preemptions > 0);
+}
+
+TEST_CASE("a runner refuses rows, blocks and tokens that are not there, and goes on working") {
+  auto runner = MakeRunner(16, 2);
+  const std::vector<TokenId> prompt = {1, 2, 3};
+  const auto admit = [&](uint32_t slot, std::vector<TokenId> tokens) {
+    SlotAdmission admission;
+    admission.slot = slot;
+    admission.tokens = tokens;
+    admission.max_length = 16;
+    return runner->Admit(admission);
+  };
+  CHECK_FALSE(admit(2, prompt).ok());
+  CHECK_FALSE(admit(0, {1, 257}).ok());
+  CHECK_FALSE(admit(0, {-1}).ok());
+  CHECK_FALSE(admit(0, {}).ok());
+  CHECK_FALSE(admit(0, std::vector<TokenId>(300, 1)).ok());
+  REQUIRE(admit(0, prompt).ok());
+  CHECK_FALSE(admit(0, prompt).ok());
+
+  const std::vector<BlockId> good = {3}, bad = {16};
+  const auto submit = [&](std::vector<Row> rows, const std::vector<BlockId>& blocks,
+                          uint32_t first) {
+    const BlockTableUpdate update{0, first, blocks};
+    StepInput input;
+    input.rows = rows;
+    input.block_updates = {&update, 1};
+    return runner->Submit(input);
+  };
+  const Row row{0, 3, 0, kRowSample};
+  CHECK_FALSE(submit({}, good, 0).ok());
+  CHECK_FALSE(submit({row, row}, good, 0).ok());
+  CHECK_FALSE(submit({Row{1, 1, 0, kRowSample}}, good, 0).ok());
+  CHECK_FALSE(submit({Row{7, 1, 0, kRowSample}}, good, 0).ok());
+  CHECK_FALSE(submit({row}, bad, 0).ok());
+  CHECK_FALSE(submit({row}, good, 16).ok());
+  CHECK_FALSE(submit({Row{0, 3, 1, kRowSample}}, good, 0).ok());
+  CHECK_FALSE(submit({Row{0, 65, 0, kRowNone}}, good, 0).ok());  // beyond the step's 64 tokens
+  CHECK_FALSE(runner->Poll().has_value());
+
+  REQUIRE(submit({row}, good, 0).ok());
+  const StepOutcome outcome = runner->Wait();
+  INFO(outcome.status);
+  REQUIRE(outcome.status.ok());
+  CHECK(outcome.rows[0].query_length == 3);
+  CHECK(outcome.rows[0].tokens.size() == 1);
+  CHECK_FALSE(runner->Logits(1, 2).ok());
+  runner->Release(0);
+  CHECK(admit(0, prompt).ok());
+}
+
+}  // namespace
+}  // namespace eventide

@@ -1,0 +1,237 @@
+// The binary as a user calls it: exit codes, what goes to stdout, and results that can be checked.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "models/presets.h"
+#include "models/random_weights.h"
+#include "tests/support/reference.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Ran {
+  int code = -1;
+  std::string out;
+};
+
+std::string Binary() {
+  return std::string(EVENTIDE_BINARY_ROOT) + "/eventide";
+}
+
+// stdout only; stderr is dropped.
+Ran Run(const std::string& arguments) {
+  Ran ran;
+  FILE* pipe = popen(("'" + Binary() + "' " + arguments + " 2>/dev/null").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) ran.out.append(buffer, n);
+  const int status = pclose(pipe);
+  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ran;
+}
+
+bool Missing() {
+  if (std::filesystem::exists(Binary())) return false;
+  Skip("the binary is not built");
+  return true;
+}
+
+std::string TempFile(const std::string& name, const std::string& content) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("eventide_" + std::to_string(getpid()) + "_" + name);
+  std::ofstream(path) << content;
+  return path.string();
+}
+
+const std::string kTiny =
+    "--model random:test-llama@5 --device cpu --workers 2 --max-num-seqs 4 --max-model-len 128 ";
+
+TEST_CASE("exit codes tell bad usage from failure, and stdout stays empty for both") {
+  if (Missing()) return;
+  for (const char* usage :
+       {"", "nonsense", "generate", "generate --model random:test-llama",
+        "generate --model random:test-llama --tokens 1 --prompt x",
+        "generate --model random:test-llama --tokens 1,x",
+        "generate --model random:test-llama --prompt x", "inspect --model random:test-llama",
+        "generate --model random:test-llama --tokens 1 --dtype int8"}) {
+    INFO(usage);
+    const Ran ran = Run(usage);
+    CHECK(ran.code == 2);
+    CHECK(ran.out.empty());
+  }
+  for (const char* failure :
+       {"generate --model random:no-such --tokens 1", "generate --model /no/such/folder --tokens 1",
+        "generate --model random:test-llama --device cpu --tokens 999",
+        "generate --model random:test-llama --device cpu --tokens 1 --block-size 24",
+        "replay --model random:test-llama --trace /no/such/file"}) {
+    INFO(failure);
+    const Ran ran = Run(failure);
+    CHECK(ran.code == 1);
+    CHECK(ran.out.empty());
+  }
+}
+
+TEST_CASE("every command explains itself with an example") {
+  if (Missing()) return;
+  for (const char* command : {"generate", "replay", "score", "export", "inspect"}) {
+    const Ran ran = Run(std::string(command) + " --help");
+    CHECK(ran.code == 0);
+    CHECK(ran.out.find("eventide " + std::string(command)) != std::string::npos);
+    CHECK(ran.out.find("--model") != std::string::npos);
+  }
+}
+
+TEST_CASE("generate gives the reference's greedy tokens as one JSON object") {
+  if (Missing()) return;
+  const Ran ran = Run("generate " + kTiny +
+                      "--tokens '7 8,9' --dtype float32 --max-tokens 12 --ignore-eos --json");
+  REQUIRE(ran.code == 0);
+  const Json json = Json::parse(ran.out);
+  const auto source = RandomWeights(*PresetConfig("test-llama"), 5);
+  auto reference = Reference<double>::Load(*source, DType::kF32);
+  REQUIRE(reference.ok());
+  std::vector<double> logits;
+  for (int token : {7, 8, 9}) logits = reference->Next(token);
+  std::vector<int> expected;
+  for (int i = 0; i < 12; ++i) {
+    expected.push_back(Argmax(logits));
+    logits = reference->Next(expected.back());
+  }
+  CHECK(json["tokens"] == Json(expected));
+  CHECK(json["tokens"].size() == 12);
+  CHECK(json["finish_reason"] == "length");
+  CHECK(json["usage"]["prompt_tokens"] == 3);
+  CHECK(json["usage"]["total_tokens"] == 15);
+  for (const char* key : {"load_ms", "ttft_ms", "tpot_ms", "total_ms"})
+    CHECK(json["timing"][key] > 0);
+}
+
+TEST_CASE("stories260K tells llama2.c's story") {
+  if (Missing()) return;
+  const auto model = TestData("models/stories260K.bin");
+  const auto story = TestData("models/stories260K_greedy_256_llama2c.txt");
+  if (!model || !story) return Skip("no stories260K in the test data");
+  std::ifstream file(*story);
+  std::stringstream expected;
+  expected << file.rdbuf();
+  const Ran ran =
+      Run("generate --device cpu --model '" + *model + "' --prompt '' --max-tokens 256");
+  REQUIRE(ran.code == 0);
+  std::string wanted = expected.str();
+  while (!wanted.empty() && wanted.back() == '\n') wanted.pop_back();
+  REQUIRE(wanted.size() > 500);
+  CHECK(ran.out == wanted + "\n");
+}
+
+TEST_CASE("score agrees with float64, keeps order and survives bad lines") {
+  if (Missing()) return;
+  std::string tokens;
+  std::vector<int> ids;
+  for (int i = 0; i < 100; ++i) {
+    ids.push_back(i * i * 13 % 257);
+    tokens += (i > 0 ? "," : "") + std::to_string(ids.back());
+  }
+  const std::string input = TempFile(
+      "in", "{\"id\": \"a\", \"tokens\": [" + tokens +
+                "]}\nnot json\n\n{\"id\": 2, \"tokens\": [1, 300]}\n{\"id\": 3, \"text\": \"x\"}\n"
+                "{\"id\": 4, \"tokens\": []}\n{\"id\": 5, \"tokens\": [9]}\n");
+  const std::string output = TempFile("out", "");
+  const Ran ran = Run("score " + kTiny + "--dtype float32 --top 3 --json --input " + input +
+                      " --output " + output);
+  REQUIRE(ran.code == 0);
+  const Json summary = Json::parse(ran.out);
+  CHECK(summary["lines"] == 6);
+  CHECK(summary["errors"] == 4);
+  std::vector<Json> lines;
+  std::ifstream file(output);
+  for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+  REQUIRE(lines.size() == 6);
+  for (int bad : {1, 2, 3, 4}) CHECK(lines[bad].contains("error"));
+  CHECK(lines[2]["id"] == 2);
+  CHECK(lines[5] == Json::parse(R"({"id": 5, "tokens": [9], "logprobs": [null], "top": [null]})"));
+
+  const Json& first = lines[0];
+  CHECK(first["id"] == "a");
+  CHECK(first["tokens"] == Json(ids));
+  REQUIRE(first["logprobs"].size() == ids.size());
+  REQUIRE(first["top"].size() == ids.size());
+  CHECK(first["logprobs"][0].is_null());
+  const auto source = RandomWeights(*PresetConfig("test-llama"), 5);
+  auto reference = Reference<double>::Load(*source, DType::kF32);
+  REQUIRE(reference.ok());
+  double worst = 0;
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
+    const std::vector<double> logits = reference->Next(ids[i]);
+    double sum = 0;
+    for (double logit : logits) sum += std::exp(logit);
+    const double expected = logits[ids[i + 1]] - std::log(sum);
+    worst = std::max(worst, std::fabs(first["logprobs"][i + 1].get<double>() - expected));
+    const Json& top = first["top"][i + 1];
+    REQUIRE(top.size() == 3);
+    CHECK(top[0][1].get<double>() >= top[1][1].get<double>());
+  }
+  // float32 against float64 through four layers.
+  CHECK(worst < 1e-5);
+  CHECK(worst > 0);
+  std::filesystem::remove(input);
+  std::filesystem::remove(output);
+}
+
+TEST_CASE("replay serves a trace and reports every key of the contract") {
+  if (Missing()) return;
+  const Ran ran = Run("replay " + kTiny + "--closed-loop 3 --requests 6 --json --trace '" +
+                      SourceFile("data/traces/sample_200.csv") + "'");
+  REQUIRE(ran.code == 0);
+  const Json json = Json::parse(ran.out);
+  for (const char* key : {"requests", "completed", "failed", "prompt_tokens", "output_tokens",
+                          "seconds", "output_tokens_per_second", "ttft_ms", "tpot_ms", "steps",
+                          "distinct_shapes", "compilations", "compilations_after_ready",
+                          "max_batch", "preemptions", "prefix_hit_tokens"}) {
+    INFO(key);
+    CHECK(json.contains(key));
+  }
+  CHECK(json["completed"] == 6);
+  CHECK(json["compilations_after_ready"] == 0);
+  CHECK(json["max_batch"] == 3);
+}
+
+TEST_CASE("an exported model gives the same tokens as the one it was made from") {
+  if (Missing()) return;
+  const std::string folder = TempFile("export", "");
+  std::filesystem::remove(folder);
+  const Ran exported = Run("export --model random:test-llama@5 --json --output " + folder);
+  REQUIRE(exported.code == 0);
+  CHECK(Json::parse(exported.out)["output"] == folder);
+  const std::string rest = " --device cpu --max-model-len 64 --tokens 3,1,4 --max-tokens 9 --json";
+  const Ran original = Run("generate --model random:test-llama@5" + rest);
+  const Ran loaded = Run("generate --model " + folder + rest);
+  REQUIRE(original.code == 0);
+  REQUIRE(loaded.code == 0);
+  CHECK(Json::parse(original.out)["tokens"] == Json::parse(loaded.out)["tokens"]);
+  CHECK(Run("export --model random:test-llama --output " + folder).code == 1);  // never overwrites
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("inspect shows graphs, events, schedules and sources without a GPU") {
+  if (Missing()) return;
+  const std::string model = "inspect --model random:test-qwen3 --max-num-seqs 8 ";
+  CHECK(Run(model + "--graph").out.find("paged_attention") != std::string::npos);
+  CHECK(Run(model + "--dot").out.find("digraph") != std::string::npos);
+  CHECK(Run(model + "--source --arch sm_90a").out.find("eventide_step") != std::string::npos);
+  const Json events = Json::parse(Run(model + "--events --json").out);
+  CHECK(events["events"].size() == 8);
+  const Json schedule = Json::parse(Run(model + "--schedule --json").out);
+  CHECK(schedule["workers"] == 132);
+}
+
+}  // namespace
+}  // namespace eventide
