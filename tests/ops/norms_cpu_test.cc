@@ -19,7 +19,7 @@ TEST_CASE("the final norm gathers the tokens whose logits are wanted and reads n
   for (const OpBackend& backend : HostBackends()) {
     for (const int outputs : {0, 1, 7, 8, 9, 40}) {
       CheckFinalNorm<BF16>(backend, outputs, 172);
-      CheckFinalNorm<F16>(backend, outputs, 64);
+      CheckFinalNorm<F16>(backend, outputs, 1030);
       CheckFinalNorm<float>(backend, outputs, 1030);
     }
   }
