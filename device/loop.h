@@ -22,12 +22,15 @@
 //   bool Begin(task), void End(task)  around a task in this role
 //   void Produce(lane)                which lane the next part asks pages of (RunSequential only)
 //   bool aborted()
+//   void TimeTask(task), TimeReady(), TimeEnd()
+//                                     only when P::kTimeline: notes for the timeline (timeline.h)
 #pragma once
 
 #include "device/abi.h"
 #include "device/event.h"
 #include "device/op.h"
 #include "device/pages.h"
+#include "device/timeline.h"
 
 namespace eventide {
 
@@ -130,17 +133,34 @@ EVT_FN void PassGate(const P& p, W& w, i32 grid, const Coord& at) {
   }
 }
 
+// Marks of the timeline, which other programs do not have.
+template <class P, class W>
+EVT_FN void MarkStart(W& w, const TaskName& name) {
+  if constexpr (kRecordsTimeline<P>) w.TimeTask(name);
+}
+template <class P, class W>
+EVT_FN void MarkReady(W& w) {
+  if constexpr (kRecordsTimeline<P>) w.TimeReady();
+}
+template <class P, class W>
+EVT_FN void MarkEnd(W& w) {
+  if constexpr (kRecordsTimeline<P>) w.TimeEnd();
+}
+
 // The stream role: never waits for activations, only for published extents and indices.
 template <class P, class W>
 EVT_FN void RunStream(const P& p, W& w) {
   WalkTasks(p, w, [&](i32 grid, const Coord& at) {
     if (p.IsGate(grid) || !p.HasStream(grid)) return true;
     const TaskName name{grid, at};
+    MarkStart<P>(w, name);
     for (int i = 0; i < p.EdgePublications(grid); ++i) {
       if (!w.Await(p, p.EdgePublication(w.step, grid, at, i), name)) return false;
     }
     w.Begin(name);
+    MarkReady<P>(w);
     p.Stream(w, w.step, grid, at);
+    MarkEnd<P>(w);
     return !w.aborted();
   });
 }
@@ -151,14 +171,18 @@ template <class P, class W>
 EVT_FN void RunInput(const P& p, W& w) {
   WalkTasks(p, w, [&](i32 grid, const Coord& at) {
     w.Begin(TaskName{grid, at});
+    MarkStart<P>(w, TaskName{grid, at});
     if (!AwaitTask(p, w, grid, at)) return false;
+    MarkReady<P>(w);
     if (p.IsGate(grid)) {
       PassGate(p, w, grid, at);
       w.Finished();
+      MarkEnd<P>(w);
       return true;
     }
     w.Ready();
     p.Input(w, w.step, grid, at);
+    MarkEnd<P>(w);
     return !w.aborted();
   });
 }
@@ -169,12 +193,15 @@ EVT_FN void RunCompute(const P& p, W& w) {
   WalkTasks(p, w, [&](i32 grid, const Coord& at) {
     if (p.IsGate(grid)) return true;
     w.Begin(TaskName{grid, at});
+    MarkStart<P>(w, TaskName{grid, at});
     if (!w.AwaitReady()) return false;
+    MarkReady<P>(w);
     p.Compute(w, w.step, grid, at);
     if (w.aborted()) return false;
     w.Publish();  // every thread of the role has written; the notifies below release it
     NotifyTask(p, w, grid, at);
     w.Finished();
+    MarkEnd<P>(w);
     return true;
   });
 }
@@ -184,10 +211,13 @@ template <class P, class W>
 EVT_FN void RunSequential(const P& p, W& w) {
   WalkTasks(p, w, [&](i32 grid, const Coord& at) {
     w.Begin(TaskName{grid, at});
+    MarkStart<P>(w, TaskName{grid, at});
     if (!AwaitTask(p, w, grid, at)) return false;
+    MarkReady<P>(w);
     if (p.IsGate(grid)) {
       PassGate(p, w, grid, at);
       w.Finished();
+      MarkEnd<P>(w);
       return true;
     }
     if (p.HasStream(grid)) {
@@ -201,6 +231,7 @@ EVT_FN void RunSequential(const P& p, W& w) {
     w.Publish();
     NotifyTask(p, w, grid, at);
     w.Finished();
+    MarkEnd<P>(w);
     return true;
   });
 }

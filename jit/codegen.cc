@@ -142,6 +142,7 @@ class Generator {
       stream_floor = std::max(stream_floor, kind.op->stream_floor);
       input_floor = std::max(input_floor, kind.op->input_floor);
     }
+    if (target_.timeline) Line("  static constexpr bool kTimeline = true;");
     Line("  // Pages each lane must be able to hold: the largest floor of the ops below.");
     Line(absl::StrCat("  static constexpr u32 kStreamFloor = ", stream_floor, ";"));
     Line(absl::StrCat("  static constexpr u32 kInputFloor = ", input_floor, ";\n"));
@@ -217,9 +218,11 @@ class Generator {
                 }
                 return absl::StrCat(text, "1;");
               });
-    OverGrids("i32 Ticket(i32 grid, i32 layer)", [&](const ProgramGrid& g, int) {
-      return absl::StrCat("return ", p_.event_elements + g.ticket_base, " + layer;");
+    // The sum is outside of the switch: else a compiler keeps layer + base of every grid in registers.
+    OverGrids("i32 TicketBase(i32 grid)", [&](const ProgramGrid& g, int) {
+      return absl::StrCat("return ", p_.event_elements + g.ticket_base, ";");
     });
+    Line("  EVT_FN i32 Ticket(i32 grid, i32 layer) const { return TicketBase(grid) + layer; }");
   }
 
   std::string Box(const Edge& edge, const Spelling& spelling) const {

@@ -15,6 +15,7 @@ struct CodegenTarget {
     kCuda,  // extern "C" __global__ eventide_step(ProgramRecord, StepHeader), by value
     kCpu,   // extern "C" void eventide_step(void* worker): all roles of a CpuWorker<kCpuPortable>
   } entry = Entry::kCuda;
+  bool timeline = false;  // workers note what they do when (device/timeline.h)
 };
 
 // Pure: equal programs give equal text. The kernel's name is kStepKernel.

@@ -39,7 +39,7 @@ absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
                                    const KernelOptions& options) {
   Kernel kernel;
   const Clock::time_point start = Clock::now();
-  kernel.source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda});
+  kernel.source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda, options.timeline});
   ASSIGN_OR_RETURN(const std::vector<HeaderText> headers,
                    CollectHeaders(kernel.source, options.extra_headers));
   kernel.generate_ms = Since(start);

@@ -14,6 +14,7 @@ namespace eventide {
 struct KernelOptions {
   std::vector<HeaderText> extra_headers;  // ops that are not part of Eventide, as "ops/<name>.h"
   bool use_cache = true;
+  bool timeline = false;  // CodegenTarget::timeline
   std::string cache_folder;  // empty: $EVENTIDE_CACHE_DIR, or the user's cache folder
 };
 

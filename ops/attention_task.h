@@ -118,6 +118,7 @@ struct AttentionTask {
 template <class T>
 struct AttentionRoom {
   static constexpr i32 kPages = 3;
+  static constexpr u32 kRoomBytes = 64;
   // (chunk of a wave, row) pairs: their sums share a page, so there are most for the smallest heads.
   static constexpr i32 kStates = kPageBytes / 4 / 8;
 
@@ -129,19 +130,34 @@ struct AttentionRoom {
   float* inverse_rms;
   AttentionTask* task;
 
+  // Where the room itself lies: at the start of Scratch.
   template <class W>
-  EVT_FN void Take(W& w) {
-    queries = Blank<T>(w);
-    results = Blank<float>(w);
-    running = Blank<float>(w);
-    state = reinterpret_cast<SoftmaxState*>(w.Scratch());
-    merge = reinterpret_cast<SoftmaxMerge*>(state + kStates);
-    running_state = reinterpret_cast<SoftmaxState*>(merge + kStates);
-    inverse_rms = reinterpret_cast<float*>(running_state + kMaxAttentionRows);
-    task = reinterpret_cast<AttentionTask*>(inverse_rms + kMaxAttentionRows);
-    static_assert(kStates * (sizeof(SoftmaxState) + sizeof(SoftmaxMerge)) +
-                          kMaxAttentionRows * (sizeof(SoftmaxState) + sizeof(float)) +
-                          sizeof(AttentionTask) <=
+  static EVT_FN AttentionRoom* In(W& w) {
+    return reinterpret_cast<AttentionRoom*>(w.Scratch());
+  }
+
+  // Followed by a barrier.
+  template <class W>
+  EVT_FN void Take(W& w, const Task<AttentionParams>& t) {
+    T* const first = Blank<T>(w);
+    float* const second = Blank<float>(w);
+    float* const third = Blank<float>(w);
+    if (w.Leader()) {
+      queries = first;
+      results = second;
+      running = third;
+      task = reinterpret_cast<AttentionTask*>(w.Scratch() + kRoomBytes);
+      state = reinterpret_cast<SoftmaxState*>(task + 1);
+      merge = reinterpret_cast<SoftmaxMerge*>(state + kStates);
+      running_state = reinterpret_cast<SoftmaxState*>(merge + kStates);
+      inverse_rms = reinterpret_cast<float*>(running_state + kMaxAttentionRows);
+      *task = AttentionTask(t, static_cast<i32>(sizeof(T)));
+    }
+    w.Sync();
+    static_assert(sizeof(AttentionRoom) <= kRoomBytes, "room");
+    static_assert(kRoomBytes + sizeof(AttentionTask) +
+                          kStates * (sizeof(SoftmaxState) + sizeof(SoftmaxMerge)) +
+                          kMaxAttentionRows * (sizeof(SoftmaxState) + sizeof(float)) <=
                       kScratchBytes,
                   "scratch");
   }

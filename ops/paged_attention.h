@@ -68,14 +68,12 @@ struct PagedAttention {
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
-    AttentionRoom<T> room;
-    room.Take(w);
-    // Where the task is lives in Scratch: registers are for sums.
-    if (w.Leader()) *room.task = AttentionTask(t, static_cast<i32>(sizeof(T)));
-    w.Sync();
+    // The task and its memory are described in Scratch: registers are for sums.
+    AttentionRoom<T>& room = *AttentionRoom<T>::In(w);
+    room.Take(w, t);
     const AttentionTask& task = *room.task;
     LoadQueries<T>(w, t, task, room);
-    typename W::template AttentionTile<T> tile;
+    typename W::template AttentionTile<T> tile(w);
     const i32 elements = task.rows * task.head_dim;
     // Chunks that are worked on at a time: as many as there are warps for, and memory for results.
     const i32 wave = Max(1, Min(W::kGroups / tile.Units(task.rows, task.head_dim), Wave(task)));

@@ -41,7 +41,7 @@ struct LogitRow {
 
 inline constexpr i32 kSelectItems = 256;  // virtual threads: item j owns blocks j, j + 256, ... of
 inline constexpr i32 kSelectBlock = 8;    // so many neighbouring ids
-inline constexpr i32 kSelectCuts = 7;     // candidates of one pass: 3 bits of the cut
+inline constexpr i32 kSelectCuts = 3;     // candidates of one pass: 2 bits of the cut
 // Floats of memory that SumAbove needs.
 inline constexpr i32 kSelectMemory = kSelectCuts * (kSelectItems + 16 + 1);
 
@@ -119,21 +119,21 @@ struct CutGoal {
   float goal;  // a count, or a share
 };
 
-// Passes: the total (shares only); 11 of 3 bits of the key, from the top; how many ids have that
-// key; if several, 7 of 3 bits of the id.
+// Passes: the total (shares only); 16 of 2 bits of the key, from the top; how many ids have that
+// key; if several, 11 of 2 bits of the id. More bits a pass would keep more sums in registers.
 template <class W>
 EVT_FN Cut FindCut(W& w, const LogitRow& row, const CutGoal& want, float* memory) {
-  enum : i32 { kTotal = 0, kKeys = 1, kTies = 12, kIds = 13, kEnd = 20 };
+  enum : i32 { kTotal = 0, kKeys = 1, kTies = 17, kIds = 18, kEnd = 29 };
   u32 key = 0;
   i32 id = 0;
   float goal = want.goal;
   for (i32 pass = want.counting ? kKeys : kTotal; pass < kEnd; ++pass) {
     CutSearch search{key, id, 0, false};
     if (pass == kTotal)
-      search = {0, 0, 0, true};  // candidate 6 keeps every key above 0: all numbers
-    if (pass >= kKeys && pass < kTies) search.shift = 30 - 3 * (pass - kKeys);
+      search = {0, 0, 0, true};  // the last candidate keeps every key above 0: all numbers
+    if (pass >= kKeys && pass < kTies) search.shift = 30 - 2 * (pass - kKeys);
     if (pass == kTies) search = {key - 1, 0, 0, false};  // candidates: at or above key, above key
-    if (pass >= kIds) search = {key, id, 18 - 3 * (pass - kIds), true};
+    if (pass >= kIds) search = {key, id, 20 - 2 * (pass - kIds), true};
     const bool counting = want.counting || pass == kTies;
     const float* sums = SumAbove(w, row, want.within, search, counting, memory);
     if (pass == kTotal) {

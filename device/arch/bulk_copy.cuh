@@ -1,5 +1,5 @@
-// What Hopper and everything newer has in common: bulk copies that complete on mbarriers, and the fences of
-// their proxy. See nvidia.cuh.
+// What Hopper and everything newer has in common: bulk copies that complete on mbarriers, and the
+// fences of their proxy. See nvidia.cuh.
 #pragma once
 
 #include "device/arch/nvidia.cuh"
@@ -12,7 +12,8 @@ struct BulkCopyPort {
   static EVT_FN bool BarrierTry(const u64* barrier, u32 parity) {
     u32 done;
     asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
+        "p; }"
         : "=r"(done)
         : "r"(SharedAddress(barrier)), "r"(parity)
         : "memory");
@@ -31,24 +32,26 @@ struct BulkCopyPort {
   static EVT_FN void ArriveWithoutData(u64* barrier) {
     if (LaneId() == 0) BarrierArrive(barrier);
   }
-  // All lanes of a warp. The arrival precedes the copies' completions, which its transaction count covers.
+  // All lanes of a warp. The arrival precedes the copies' completions, which its transaction count
+  // covers.
   template <class Source>
-  static EVT_FN void CopyPieces(u8* page, i32 pieces, u32 bytes, u32 last_bytes, const Source& source,
-                                u64* full) {
+  static EVT_FN void CopyPieces(u8* page, i32 pieces, u32 bytes, u32 last_bytes,
+                                const Source& source, u64* full) {
     const u32 barrier = SharedAddress(full);
     if (LaneId() == 0) {
-      // Compute read this page with ordinary loads before it dropped it; the copy engine writes it next.
+      // Compute read this page with ordinary loads before it dropped it; the copy engine writes it
+      // next.
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(
-                       barrier),
-                   "r"(static_cast<u32>(pieces - 1) * bytes + last_bytes)
-                   : "memory");
+      asm volatile(
+          "{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(barrier),
+          "r"(static_cast<u32>(pieces - 1) * bytes + last_bytes)
+          : "memory");
     }
     __syncwarp();
     for (i32 i = static_cast<i32>(LaneId()); i < pieces; i += 32) {
       asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-              SharedAddress(page) + static_cast<u32>(i) * bytes),
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+          "[%3];" ::"r"(SharedAddress(page) + static_cast<u32>(i) * bytes),
           "l"(source(i)), "r"(i == pieces - 1 ? last_bytes : bytes), "r"(barrier)
           : "memory");
     }

@@ -113,6 +113,12 @@ struct CpuWorkerBase {
   EVT_FN u32 TakeTicket(i32 element) {
     return DirectSync::FetchAddRelaxed(CounterAt(*program, step.header->bank, element), 1);
   }
+  // Called only where programs record a timeline (device/timeline.h); all roles share one ring.
+  void TimeStep() { timer_.BeginStep(*program, worker, kRoleCompute, waiting.now_ns()); }
+  void TimeStepEnd() { timer_.EndStep(waiting.now_ns()); }
+  void TimeTask(const TaskName& task) { timer_.Start(task.grid, task.at, waiting.now_ns()); }
+  void TimeReady() { timer_.WaitEnd(waiting.now_ns()); }
+  void TimeEnd() { timer_.End(waiting.now_ns()); }
 
  protected:
   u32* ProgressWord() const {
@@ -152,6 +158,7 @@ struct CpuWorkerBase {
   }
 
   TaskName task_;
+  TaskTimer timer_;
   bool aborted_;
   u32 finished_, producing_;
   CpuLane lanes_[kLanes];

@@ -64,6 +64,9 @@ EVT_FN float SoftmaxPage(float* scores, i32 n, SoftmaxState& state) {
 template <class T>
 class HostAttentionTile {
  public:
+  template <class W>
+  EVT_FN explicit HostAttentionTile(W&) {}
+
   static EVT_FN i32 Units(i32, i32) { return 1; }
 
   EVT_FN bool Start(i32, i32 rows, i32 head_dim) {

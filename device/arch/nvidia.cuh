@@ -2,10 +2,12 @@
 // compute, warp 8 streams, warp 9 brings input, two warps fill the service warpgroup. What differs
 // between generations (copies, fences, registers) is the Port type of sm80.cuh and sm90.cuh.
 //
-// Shared memory: SharedState, the compute role's scratch, then pages: all at constant offsets. Each lane is a ring of
-// slots; a slot is a page (or none: "ready") with two mbarriers: `full` completes when the page's
-// data is there, `empty` when all compute warps have dropped it. The producer returns emptied pages
-// to the pool itself, in order, so consumers do no more than arrive.
+// Shared memory: SharedState, the compute role's scratch, then pages: all at constant offsets. Each
+// lane is a ring of slots; a slot is a page (or none: "ready") with two mbarriers: `full` completes
+// when the page's data is there, `empty` when all compute warps have dropped it. The producer
+// returns emptied pages to the pool itself, in order, so consumers do no more than arrive.
+//
+// Longer than 400 lines because the roles of one block share one state and one protocol of pages.
 #pragma once
 
 #include "device/atomic.h"
@@ -103,6 +105,41 @@ struct ElementWait {
   u32 target, element;
 };
 
+// A port of a program that records a timeline (device/timeline.h). All that the recording adds to a
+// worker hangs on this type.
+template <class Port>
+struct RecordingPort : Port {
+  static constexpr bool kTimeline = true;
+};
+template <class Port, bool kTimeline>
+struct PortOf {
+  using Type = Port;
+};
+template <class Port>
+struct PortOf<Port, true> {
+  using Type = RecordingPort<Port>;
+};
+
+// The thread of a role that keeps its notes.
+EVT_FN bool Records() {
+  return threadIdx.x == 0 || (threadIdx.x >= kComputeThreads && LaneId() == 0);
+}
+
+template <bool kTimeline>
+struct GpuTimer {  // no notes
+  EVT_FN void Stalls() {}
+  EVT_FN void StallEnds() {}
+};
+template <>
+struct GpuTimer<true> : TaskTimer {
+  EVT_FN void Stalls() {
+    if (stalled_since == 0) StallBegins(NowNs());
+  }
+  EVT_FN void StallEnds() {
+    if (stalled_since != 0) TaskTimer::StallEnds(NowNs());
+  }
+};
+
 // What all roles have: the step, waiting, aborting. One object per thread.
 template <class Port>
 struct GpuWorkerBase {
@@ -113,7 +150,7 @@ struct GpuWorkerBase {
   u32 worker, workers;
   u32 tickets = 0;  // taken so far, the same in all roles
   bool aborted_ = false;
-  TaskName task_ = {};
+  GpuTimer<kRecordsTimeline<Port>> timer;
 
   __device__ GpuWorkerBase(SharedState& state, u8* page_memory, const ProgramRecord& record)
       : shared(state),
@@ -124,22 +161,22 @@ struct GpuWorkerBase {
         workers(gridDim.x) {}
 
   EVT_FN bool aborted() const { return aborted_; }
-  EVT_FN bool Begin(const TaskName& task) {
-    task_ = task;
-    return true;
-  }
   // In the slow part of a wait, every kPollsPerCheck polls: says what is waited for, and whether
   // the step has ended meanwhile. Looking at clocks and at other workers is the watch warp's
   // business.
   EVT_FN bool Ended(u32 role, u32 cause, u32 element, u32 target) {
     volatile Waiting* waiting = &shared.waiting[role];
     waiting->cause = cause;
-    waiting->grid = task_.grid;
-    waiting->at.layer = task_.at.layer;
-    for (int i = 0; i < kMaxCoords; ++i) waiting->at.at[i] = task_.at.at[i];
     waiting->element = element;
     waiting->target = target;
     return *static_cast<volatile u32*>(&shared.ended) != 0;
+  }
+  // For the story of a stuck wait: in shared memory, where it costs no registers.
+  EVT_FN void SetTask(u32 role, const TaskName& task) {
+    volatile Waiting* waiting = &shared.waiting[role];
+    waiting->grid = task.grid;
+    waiting->at.layer = task.at.layer;
+    for (int i = 0; i < kMaxCoords; ++i) waiting->at.at[i] = task.at.at[i];
   }
 
   // Where the k-th element of a box is and what it must reach.
@@ -162,6 +199,23 @@ struct GpuWorkerBase {
   EVT_FN void CountFinished() {
     DirectSync::AddRelaxed(reinterpret_cast<u32*>(program.progress), 1);
   }
+
+  // Only with a timeline.
+  EVT_FN void TimeStep(u32 role) {
+    if (Records()) timer.BeginStep(program, worker, role, NowNs());
+  }
+  EVT_FN void TimeStepEnd() {
+    if (Records()) timer.EndStep(NowNs());
+  }
+  EVT_FN void TimeTask(const TaskName& task) {
+    if (Records()) timer.Start(task.grid, task.at, NowNs());
+  }
+  EVT_FN void TimeReady() {
+    if (Records()) timer.WaitEnd(NowNs());
+  }
+  EVT_FN void TimeEnd() {
+    if (Records()) timer.End(NowNs());
+  }
 };
 
 // A producer role: one warp, in which every decision is taken by all lanes together. Grants pages
@@ -175,6 +229,10 @@ struct GpuProducer : GpuWorkerBase<Port> {
 
   using Base::Base;
 
+  EVT_FN bool Begin(const TaskName& task) {
+    if (LaneId() == 0) this->SetTask(kRole, task);
+    return true;
+  }
   template <class Source>
   EVT_FN void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0) {
     const i32 page = Acquire(true, bytes);
@@ -183,6 +241,9 @@ struct GpuProducer : GpuWorkerBase<Port> {
                      last_bytes == 0 ? bytes : last_bytes, source,
                      &this->shared.full[kLane][head % kSlots]);
     ++head;
+    if constexpr (kRecordsTimeline<Port>) {
+      NoteCopy(static_cast<u32>(pieces - 1) * bytes + (last_bytes == 0 ? bytes : last_bytes));
+    }
   }
   EVT_FN void Blank() {
     Acquire(true, kPageBytes);
@@ -287,6 +348,16 @@ struct GpuProducer : GpuWorkerBase<Port> {
     return this->aborted_;
   }
 
+  // What this copy brings, and how many slots still wait for their data: lane i looks at the i-th.
+  EVT_FN void NoteCopy(u32 bytes) {
+    const u32 slot = tail + LaneId();
+    const bool arriving = slot - tail < head - tail &&
+                          !BarrierTest(&this->shared.full[kLane][slot % kSlots], slot / kSlots % 2);
+    this->timer.in_flight += static_cast<u32>(CountBits(__ballot_sync(0xffffffffu, arriving)));
+    this->timer.bytes += bytes;
+    ++this->timer.copies;
+  }
+
   // A free slot, and a page for it if asked for; kNoPage otherwise.
   EVT_FN i32 Acquire(bool with_page, u32 piece_bytes) {
     Reclaim();
@@ -298,10 +369,12 @@ struct GpuProducer : GpuWorkerBase<Port> {
         page = __shfl_sync(0xffffffffu, page, 0);
         if (page != kNoPage) break;
       }
+      this->timer.Stalls();
       Reclaim();
       if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0))
         return kNoPage;
     }
+    this->timer.StallEnds();
     if (LaneId() == 0) this->shared.slot[kLane][head % kSlots] = SlotPage{page, piece_bytes};
     __syncwarp();
     return page;
@@ -350,6 +423,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   static constexpr i32 kGroups = kComputeWarps;
   static constexpr bool kSwizzledKv = true;
   u8* scratch;
+  u32 thread = threadIdx.x;
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
 
@@ -357,6 +431,14 @@ struct GpuCompute : GpuWorkerBase<Port> {
                         const ProgramRecord& record)
       : Base(state, page_memory, record), scratch(scratch_memory) {}
 
+  EVT_FN u32 Lane() const { return thread % 32; }
+  // Reads the thread anew for every task: what ops derive from it is then computed where it is
+  // used, and not once at the top for all ops, in registers that none of them can spare.
+  EVT_FN bool Begin(const TaskName& task) {
+    asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
+    if (Leader()) this->SetTask(kRoleCompute, task);
+    return true;
+  }
   EVT_FN GpuPage Take(u32 lane) {
     const u32 slot = taken[lane] % kSlots;
     AwaitBarrier(&this->shared.full[lane][slot], taken[lane] / kSlots % 2);
@@ -367,7 +449,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   EVT_FN void Drop(u32 lane) {
     __syncwarp();
-    if (LaneId() == 0) BarrierArrive(&this->shared.empty[lane][dropped[lane] % kSlots]);
+    if (Lane() == 0) BarrierArrive(&this->shared.empty[lane][dropped[lane] % kSlots]);
     ++dropped[lane];
   }
   EVT_FN u8* Own(GpuPage& page, i32, u32, u32) { return page.data; }
@@ -375,26 +457,26 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN void Parallel(i32 n, const F& f) {
     // Not unrolled: bodies are long, n is short, and code size is compile time.
 #pragma unroll 1
-    for (i32 i = static_cast<i32>(threadIdx.x); i < n; i += kComputeThreads) f(i);
+    for (i32 i = static_cast<i32>(thread); i < n; i += kComputeThreads) f(i);
   }
   template <class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
 #pragma unroll 1
-    for (i32 row = static_cast<i32>(threadIdx.x / 32); row < rows; row += kComputeWarps) {
+    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kComputeWarps) {
       float sum = 0.0f;
 #pragma unroll 4
-      for (i32 i = static_cast<i32>(LaneId()); i < n; i += 32) sum = Add(sum, load(row, i));
+      for (i32 i = static_cast<i32>(Lane()); i < n; i += 32) sum = Add(sum, load(row, i));
       for (u32 offset = 16; offset > 0; offset /= 2) {
         sum = Add(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
       }
-      if (LaneId() == 0) store(row, sum);
+      if (Lane() == 0) store(row, sum);
     }
   }
   EVT_FN void Sync() {
     asm volatile("barrier.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
   }
   EVT_FN bool Leader() const {
-    return threadIdx.x == 0;
+    return thread == 0;
   }
   EVT_FN u8* Scratch() {
     return scratch;
@@ -415,7 +497,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
     bool ended = false;
 #pragma unroll 1
-    for (i32 k = static_cast<i32>(threadIdx.x); k < box.size(); k += kComputeThreads) {
+    for (i32 k = static_cast<i32>(thread); k < box.size(); k += kComputeThreads) {
       ended = ended || !AwaitElement(this->WaitFor(p, box, k));
     }
     return !Vote(ended);
@@ -423,7 +505,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   template <class P>
   EVT_FN void Notify(const P& p, const ElementBox& box) {
 #pragma unroll 1
-    for (i32 k = static_cast<i32>(threadIdx.x); k < box.size(); k += kComputeThreads) {
+    for (i32 k = static_cast<i32>(thread); k < box.size(); k += kComputeThreads) {
       this->NotifyElement(p, box, k);
     }
   }
@@ -447,17 +529,19 @@ struct GpuCompute : GpuWorkerBase<Port> {
     ++this->tickets;
     const u32 ticket = this->shared.ticket[slot];
     __syncwarp();
-    if (LaneId() == 0) BarrierArrive(&this->shared.ticket_empty[slot]);
+    if (Lane() == 0) BarrierArrive(&this->shared.ticket_empty[slot]);
     return Vote(this->aborted_) ? ~0u : ticket;
   }
 
  private:
   EVT_FN void AwaitBarrier(const u64* barrier, u32 parity) {
     for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
+      this->timer.Stalls();
       if (poll % kPollsPerCheck == 0) {
         this->aborted_ = this->Ended(kRoleCompute, kAbortStuckPage, 0, 0);
       }
     }
+    this->timer.StallEnds();
   }
   EVT_FN bool AwaitElement(const ElementWait& wait) {
     for (u32 poll = 1; DirectSync::LoadAcquire(wait.counter) < wait.target; ++poll) {
@@ -523,6 +607,8 @@ EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
 // bank's slice, then becomes its role.
 template <class Port, class P>
 EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u8* memory) {
+  constexpr bool kTimeline = kRecordsTimeline<P>;
+  using Roles = typename PortOf<Port, kTimeline>::Type;
   u32 dynamic_bytes;
   asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(dynamic_bytes));
   const u32 page_count = (dynamic_bytes - kScratchBytes - kSharedStateBytes) / kPageBytes;
@@ -579,17 +665,23 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   const u32 warp = threadIdx.x / 32;
   if (warp < kComputeWarps) {
     Port::TakeRegisters();
-    GpuCompute<Port> compute(shared, pages, scratch, program);
+    GpuCompute<Roles> compute(shared, pages, scratch, program);
+    if constexpr (kTimeline) compute.TimeStep(kRoleCompute);
     RunCompute(p, compute);
+    if constexpr (kTimeline) compute.TimeStepEnd();
   } else {
     Port::GiveRegisters();
     if (warp == kStreamWarp) {
-      GpuProducer<Port, kLaneStream> stream(shared, pages, program);
+      GpuProducer<Roles, kLaneStream> stream(shared, pages, program);
+      if constexpr (kTimeline) stream.TimeStep(kRoleStream);
       RunStream(p, stream);
+      if constexpr (kTimeline) stream.TimeStepEnd();
       stream.Drain();
     } else if (warp == kInputWarp) {
-      GpuProducer<Port, kLaneInput> input(shared, pages, program);
+      GpuProducer<Roles, kLaneInput> input(shared, pages, program);
+      if constexpr (kTimeline) input.TimeStep(kRoleInput);
       RunInput(p, input);
+      if constexpr (kTimeline) input.TimeStepEnd();
       input.Drain();
     } else if (warp == kWatchWarp && LaneId() == 0) {
       Watch<Port>(shared, program);

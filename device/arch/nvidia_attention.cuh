@@ -38,6 +38,9 @@ class GpuAttentionTile {
   static constexpr i32 kDims = 128;   // of one warp's share of a head
   static constexpr i32 kTokens = 32;  // whose scores are worked on together
 
+  template <class W>
+  EVT_FN explicit GpuAttentionTile(W& w) : thread_(w.thread) {}
+
   // Warps that one chunk takes: blocks of 16 rows x parts of 128 dims.
   static EVT_FN i32 Units(i32 rows, i32 head_dim) {
     return CeilDiv(rows, kRows) * CeilDiv(head_dim, kDims);
@@ -46,7 +49,7 @@ class GpuAttentionTile {
   // Whether this warp works on the wave's chunk `slot`; if so, with cleared sums.
   EVT_FN bool Start(i32 slot, i32 rows, i32 head_dim) {
     const i32 units = Units(rows, head_dim);
-    const i32 unit = static_cast<i32>(threadIdx.x / 32) - slot * units;
+    const i32 unit = static_cast<i32>(thread_ / 32) - slot * units;
     if (unit < 0 || unit >= units) return false;
     const i32 blocks = CeilDiv(rows, kRows);
     first_row_ = unit % blocks * kRows;
@@ -77,7 +80,8 @@ class GpuAttentionTile {
 
   // sums: [rows][head_dim] of this chunk; state: [rows].
   EVT_FN void Store(float* sums, SoftmaxState* state, i32 rows, i32 head_dim) const {
-    const i32 group = static_cast<i32>(LaneId() / 4), column = static_cast<i32>(LaneId() % 4 * 2);
+    const i32 group = static_cast<i32>((thread_ % 32) / 4),
+              column = static_cast<i32>((thread_ % 32) % 4 * 2);
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
       const i32 row = first_row_ + group + h * 8;
@@ -100,7 +104,8 @@ class GpuAttentionTile {
                    i32 rows, i32 head_dim, const Low& low, const High& high) {
     float s[kTokens / 8][4];
     Scores(queries, keys, tokens, head_dim, s);
-    const i32 group = static_cast<i32>(LaneId() / 4), column = static_cast<i32>(LaneId() % 4 * 2);
+    const i32 group = static_cast<i32>((thread_ % 32) / 4),
+              column = static_cast<i32>((thread_ % 32) % 4 * 2);
     float factor[2];
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
@@ -129,7 +134,8 @@ class GpuAttentionTile {
     const i32 pieces = head_dim / 8;
     const i32 mask = KvSwizzle(head_dim);
     const u32 row_bytes = static_cast<u32>(head_dim) * sizeof(T);
-    const i32 matrix = static_cast<i32>(LaneId() / 8), line = static_cast<i32>(LaneId() % 8);
+    const i32 matrix = static_cast<i32>((thread_ % 32) / 8),
+              line = static_cast<i32>((thread_ % 32) % 8);
     const i32 query_row = matrix % 2 * 8 + line;  // swizzled by the row, of which 16 are a multiple
     const u32 query = SharedAddress(queries) + static_cast<u32>(first_row_ + query_row) * row_bytes;
     const u32 key = SharedAddress(keys) + static_cast<u32>(line) * row_bytes;
@@ -210,7 +216,8 @@ class GpuAttentionTile {
     const i32 pieces = Min(head_dim - first_dim_, kDims) / 8;
     const i32 mask = KvSwizzle(head_dim);
     const u32 row_bytes = static_cast<u32>(head_dim) * sizeof(T);
-    const i32 matrix = static_cast<i32>(LaneId() / 8), line = static_cast<i32>(LaneId() % 8);
+    const i32 matrix = static_cast<i32>((thread_ % 32) / 8),
+              line = static_cast<i32>((thread_ % 32) % 8);
     const u32 value = SharedAddress(values) + static_cast<u32>(matrix % 2 * 8 + line) * row_bytes;
 #pragma unroll
     for (i32 k = 0; k < kTokens / 16; ++k) {
@@ -233,6 +240,7 @@ class GpuAttentionTile {
     }
   }
 
+  u32 thread_;
   i32 first_row_, first_dim_;
   float sums_[kDims / 8][4];
   SoftmaxState state_[2];  // of rows lane / 4 and lane / 4 + 8

@@ -53,7 +53,7 @@ class GpuLinearTile {
   static constexpr i32 kBlocks = 2;  // of 16 rows
 
   template <class W>
-  EVT_FN explicit GpuLinearTile(W&) {
+  EVT_FN explicit GpuLinearTile(W& w) : thread_(w.thread) {
 #pragma unroll
     for (i32 b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -69,9 +69,9 @@ class GpuLinearTile {
   template <class W>
   EVT_FN void Step(W&, const GpuPage& weights, const GpuPage& input, i32 first, i32 steps,
                    i32 tokens) {
-    const u32 segment = threadIdx.x / 32;
-    const u8* a = weights.data + segment * kBlocks * kFragmentBytes + LaneId() * 16;
-    const u8* b = input.data + (first * kSegments + segment) * 256 + LaneId() * 4;
+    const u32 segment = thread_ / 32;
+    const u8* a = weights.data + segment * kBlocks * kFragmentBytes + (thread_ % 32) * 16;
+    const u8* b = input.data + (first * kSegments + segment) * 256 + (thread_ % 32) * 4;
     if (tokens <= 8) {
       Multiply<1>(a, b, input.piece_bytes, steps, tokens);
     } else {
@@ -84,7 +84,7 @@ class GpuLinearTile {
   template <class W, class F>
   EVT_FN void Finish(W& w, i32 tokens, const F& f) {
     float* sums = reinterpret_cast<float*>(w.Scratch());
-    float4* mine = reinterpret_cast<float4*>(sums) + threadIdx.x / 32 * kBlocks * 32 + LaneId();
+    float4* mine = reinterpret_cast<float4*>(sums) + thread_ / 32 * kBlocks * 32 + (thread_ % 32);
 #pragma unroll 1
     for (i32 group = 0; group * 8 < tokens; ++group) {
       if (group > 0) w.Sync();
@@ -100,8 +100,8 @@ class GpuLinearTile {
       }
       w.Sync();
       // Thread (block, lane of the fragment, token parity): rows r and r + 8 of one token.
-      if (threadIdx.x >= kBlocks * 64) continue;
-      const u32 block = threadIdx.x / 64, lane = threadIdx.x % 64 / 2, parity = threadIdx.x % 2;
+      if (thread_ >= kBlocks * 64) continue;
+      const u32 block = thread_ / 64, lane = thread_ % 64 / 2, parity = thread_ % 2;
       const i32 token = group * 8 + static_cast<i32>(lane % 4 * 2 + parity);
       const float* from = sums + (block * 32 + lane) * 4 + parity;
       float v0 = from[0], v8 = from[2];
@@ -142,6 +142,7 @@ class GpuLinearTile {
     }
   }
 
+  u32 thread_;
   float c_[kBlocks][kGroups][4];
 };
 

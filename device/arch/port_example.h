@@ -85,6 +85,7 @@ struct ExampleWorker {
 // kSwizzledKv: 16-byte pieces of queries and cached rows are exchanged as KvColumn says.
 template <class T>
 struct ExampleAttentionTile {
+  explicit ExampleAttentionTile(ExampleWorker& w);
   static i32 Units(i32 rows, i32 head_dim);
   // Whether this group works on the wave's chunk `slot`; if so its sums are cleared.
   bool Start(i32 slot, i32 rows, i32 head_dim);

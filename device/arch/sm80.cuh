@@ -1,5 +1,5 @@
-// Ampere and Ada (sm_80 to sm_89): copies are cp.async by all lanes of a producer warp, which complete on
-// mbarriers as arrivals; registers do not move. See nvidia.cuh.
+// Ampere and Ada (sm_80 to sm_89): copies are cp.async by all lanes of a producer warp, which
+// complete on mbarriers as arrivals; registers do not move. See nvidia.cuh.
 #pragma once
 
 #include "device/arch/nvidia.cuh"
@@ -10,15 +10,17 @@ namespace eventide {
 struct Sm80 {
   static constexpr u32 kFullArrivals = 32;  // every lane of the producer
 
-  static EVT_FN bool BarrierTry(const u64* barrier, u32 parity) { return BarrierTest(barrier, parity); }
+  static EVT_FN bool BarrierTry(const u64* barrier, u32 parity) {
+    return BarrierTest(barrier, parity);
+  }
   static EVT_FN void FenceAfterBarrierInit() {}
   static EVT_FN void FenceBeforeCopyFromGlobal() {}  // cp.async is no proxy of its own
   static EVT_FN void FenceAfterStores() {}
 
   static EVT_FN void ArriveWithoutData(u64* barrier) { BarrierArrive(barrier); }
   template <class Source>
-  static EVT_FN void CopyPieces(u8* page, i32 pieces, u32 bytes, u32 last_bytes, const Source& source,
-                                u64* full) {
+  static EVT_FN void CopyPieces(u8* page, i32 pieces, u32 bytes, u32 last_bytes,
+                                const Source& source, u64* full) {
     for (i32 i = 0; i < pieces; ++i) {
       const u8* from = reinterpret_cast<const u8*>(source(i));
       const u32 to = SharedAddress(page) + static_cast<u32>(i) * bytes;

@@ -8,10 +8,10 @@
 namespace eventide {
 
 struct Sm90 : BulkCopyPort {
-  // A block is launched with 168 registers for each of 384 threads, and no more than those can be shared
-  // out: 256 * 216 + 128 * 72 = 384 * 168. One step more and TakeRegisters waits for ever.
-  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 216;"); }
-  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 72;"); }
+  // A block is launched with 168 registers for each of 384 threads, and no more than those can be
+  // shared out: 256 * 200 + 128 * 104 = 384 * 168. One step more and TakeRegisters waits for ever.
+  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 200;"); }
+  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 104;"); }
 };
 
 template <class P>
