@@ -16,6 +16,12 @@ constexpr int kMaxCpuWorkers = 1024;
 
 std::unique_ptr<CpuWorkerBase> MakeWorker(int isa);
 
+// The same program, recording a timeline.
+struct RecordedProgram : RunnableProgram<CpuWorkerBase> {
+  using RunnableProgram::RunnableProgram;
+  static constexpr bool kTimeline = true;
+};
+
 // Workers of the instruction set whose ops will be called with them. unique_ptr<Base> needs the
 // right destructor: a CpuWorker adds no members, so the deleter is the base's.
 template <int kIsa>
@@ -39,7 +45,7 @@ class CpuExecutor : public HostExecutor {
  public:
   absl::Status Start(Program program, const CpuExecutorOptions& options, int workers, int isa) {
     RETURN_IF_ERROR(Setup(std::move(program), options, {.workers = workers, .preemptible = true}));
-    runnable_ = std::make_unique<RunnableProgram<CpuWorkerBase>>(*program_, nodes_, addresses_);
+    runnable_ = std::make_unique<RecordedProgram>(*program_, nodes_, addresses_);
     RETURN_IF_ERROR(runnable_->Bind(options.ops != nullptr ? *options.ops : CpuOps(isa)));
     record_.nodes = reinterpret_cast<uint64_t>(runnable_->nodes().data());
     for (int i = 0; i < workers; ++i) {
@@ -74,10 +80,16 @@ class CpuExecutor : public HostExecutor {
     worker.step = *view_;
     worker.StartStep();
     ClearSlice(header_->bank, index);
-    RunSequential(*runnable_, worker);
+    if (record_.timeline == 0) {
+      RunSequential<RunnableProgram<CpuWorkerBase>>(*runnable_, worker);
+      return;
+    }
+    worker.TimeStep();
+    RunSequential<RecordedProgram>(*runnable_, worker);
+    worker.TimeStepEnd();
   }
 
-  std::unique_ptr<RunnableProgram<CpuWorkerBase>> runnable_;
+  std::unique_ptr<RecordedProgram> runnable_;
   std::vector<std::unique_ptr<CpuWorkerBase>> workers_;
   const StepHeader* header_ = nullptr;
   const StepView* view_ = nullptr;

@@ -13,6 +13,7 @@
 #include "runtime/cuda_device.h"
 #include "runtime/cuda_memory.h"
 #include "runtime/memory.h"
+#include "runtime/timeline.h"
 #include "schedulers/scheduler.h"
 
 namespace eventide {
@@ -73,6 +74,7 @@ class CudaExecutorImpl : public CudaExecutor {
   const CudaReport& report() const override { return report_; }
   int MaxInFlight() const override { return kMaxInFlight; }
   double LastStepMs() const override { return last_step_ms_; }
+  Buffer TimelineBuffer() const override { return timeline_; }
 
   Buffer TensorBuffer(int tensor) const override {
     EVT_CHECK(tensor >= 0 && tensor < static_cast<int>(addresses_.size()));
@@ -144,6 +146,7 @@ class CudaExecutorImpl : public CudaExecutor {
   MemoryPlan plan_;
   std::vector<uint64_t> addresses_;  // by tensor
   ProgramRecord record_ = {};
+  Buffer timeline_;
   AbortRecord* abort_host_ = nullptr;  // pinned
   CudaReport report_;
   Flight flights_[kMaxInFlight];
@@ -177,7 +180,9 @@ absl::Status CudaExecutorImpl::OpenDevice(int ordinal) {
 }
 
 absl::Status CudaExecutorImpl::LoadKernel(const CudaExecutorOptions& options) {
-  ASSIGN_OR_RETURN(Kernel kernel, BuildKernel(*program_, *report_.arch, options.kernel));
+  KernelOptions kernel_options = options.kernel;
+  kernel_options.timeline = options.timeline_tasks > 0;
+  ASSIGN_OR_RETURN(Kernel kernel, BuildKernel(*program_, *report_.arch, kernel_options));
   report_.usage = kernel.usage;
   report_.compiled = kernel.compiled;
   report_.cache_note = kernel.cache_note;
@@ -286,6 +291,15 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   record_.bank_bytes = static_cast<uint64_t>(bank);
   record_.abort = abort.address;
   record_.progress = progress.address;
+  if (options.timeline_tasks > 0) {
+    const TimelineHeader header = TimelineHeaderFor(options.timeline_tasks, workers_);
+    ASSIGN_OR_RETURN(timeline_,
+                     memory_->Allocate(static_cast<int64_t>(TimelineBytes(
+                                           header.capacity, static_cast<uint32_t>(workers_))),
+                                       "the timeline"));
+    RETURN_IF_ERROR(memory_->Upload(timeline_.address, &header, sizeof(header)));
+    record_.timeline = timeline_.address;
+  }
   void* host = nullptr;
   RETURN_IF_ERROR(driver_->Check(driver_->MemHostAlloc(&host, sizeof(AbortRecord), 0),
                                  "allocating pinned memory"));

@@ -35,8 +35,6 @@ class CudaExecutor : public Executor {
   virtual const CudaReport& report() const = 0;
   // Whether the oldest step in flight has ended: Wait would not block.
   virtual absl::StatusOr<bool> Done() = 0;
-  // Milliseconds that the last step waited for took on the GPU; 0 without time_steps.
-  virtual double LastStepMs() const = 0;
 };
 
 absl::StatusOr<std::unique_ptr<CudaExecutor>> MakeCudaExecutor(Program program,

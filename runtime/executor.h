@@ -36,6 +36,8 @@ struct ExecutorOptions {
   uint64_t timeout_ns = 10'000'000'000;  // no task finished anywhere for this long: abort
   std::string policy = "auto";           // schedulers/scheduler.h
   std::vector<PlacedTensor> placed;
+  // Tasks of one worker and role that a timeline holds (device/timeline.h); 0: none is recorded.
+  int timeline_tasks = 0;
 };
 
 class Executor {
@@ -65,6 +67,10 @@ class Executor {
   // Waits for the oldest step that nobody has waited for: its error, if it was aborted. The next
   // step works all the same.
   virtual absl::Status Wait() = 0;
+  // Milliseconds that the last step waited for took on its device; 0 where that was not asked for.
+  virtual double LastStepMs() const = 0;
+  // Of the last step that ran, as device/timeline.h lays it out; empty without timeline_tasks.
+  virtual Buffer TimelineBuffer() const = 0;
   // Steps that may be submitted and not waited for. On the CPU a step has run when Submit returns.
   virtual int MaxInFlight() const = 0;
 

@@ -3,11 +3,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
 #include "device/loop.h"
 #include "runtime/abort.h"
+#include "runtime/timeline.h"
 
 namespace eventide {
 namespace {
@@ -98,6 +100,13 @@ absl::Status HostExecutor::Allocate(const ExecutorOptions& options) {
   record_.progress = progress.address;
   record_.published = published.address;
   std::copy(addresses_.begin(), addresses_.end(), At<uint64_t>(published.address));
+  if (options.timeline_tasks > 0) {
+    const TimelineHeader header = TimelineHeaderFor(options.timeline_tasks, workers_);
+    ASSIGN_OR_RETURN(timeline_, AllocateBuffer(static_cast<int64_t>(TimelineBytes(
+                                    header.capacity, static_cast<uint32_t>(workers_)))));
+    *At<TimelineHeader>(timeline_.address) = header;
+    record_.timeline = timeline_.address;
+  }
   return absl::OkStatus();
 }
 
@@ -177,10 +186,12 @@ absl::Status HostExecutor::Submit(const StepHeader& given) {
   std::copy(std::begin(resolved.symbols), std::end(resolved.symbols), view.symbols);
   EvaluateDims(view);
   ++step_;
+  const auto start = std::chrono::steady_clock::now();
   const absl::Status ran = RunWorkers(header, view);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
   const absl::Status outcome = Outcome();
-  outcomes_.push_back(outcome.ok() ? ran : outcome);
-  if (!outcomes_.back().ok()) {
+  outcomes_.push_back({outcome.ok() ? ran : outcome, took.count()});
+  if (!outcomes_.back().status.ok()) {
     std::memset(At<void>(record_.counters), 0, 2 * record_.bank_bytes);
     std::memset(At<void>(record_.abort), 0, sizeof(AbortRecord));
   }
@@ -195,9 +206,10 @@ absl::Status HostExecutor::Outcome() {
 
 absl::Status HostExecutor::Wait() {
   if (outcomes_.empty()) return absl::FailedPreconditionError("Wait without a submitted step");
-  const absl::Status status = outcomes_.front();
+  const Ran ran = outcomes_.front();
   outcomes_.erase(outcomes_.begin());
-  return status;
+  last_step_ms_ = ran.ms;
+  return ran.status;
 }
 
 void HostExecutor::ClearSlice(uint32_t used_bank, int worker) const {

@@ -43,6 +43,8 @@ class HostExecutor : public Executor {
   absl::Status Submit(const StepHeader& header) override;
   absl::Status Wait() override;
   int MaxInFlight() const override { return 2; }
+  double LastStepMs() const override { return last_step_ms_; }
+  Buffer TimelineBuffer() const override { return timeline_; }
 
  protected:
   absl::Status Setup(Program program, const ExecutorOptions& options, const MachineShape& machine);
@@ -70,7 +72,13 @@ class HostExecutor : public Executor {
   uint64_t step_ = 0;
   MemoryPlan plan_;
   std::vector<HostBlock> blocks_;
-  std::vector<absl::Status> outcomes_;  // of steps not waited for, oldest first
+  struct Ran {
+    absl::Status status;
+    double ms;
+  };
+  std::vector<Ran> outcomes_;  // of steps not waited for, oldest first
+  double last_step_ms_ = 0;
+  Buffer timeline_;
 };
 
 }  // namespace eventide
