@@ -29,6 +29,7 @@ Options WithCommon(const BackendOptions& options) {
   result.workers = options.workers;
   result.policy = options.policy;
   result.timeout_ns = options.timeout_ns;
+  result.timeline_tasks = options.timeline_tasks;
   return result;
 }
 
@@ -42,6 +43,9 @@ absl::StatusOr<Backend> MakeCpu(Program program, const BackendOptions& options) 
 
 absl::StatusOr<Backend> MakeSim(Program program, const BackendOptions& options) {
   SimExecutorOptions sim = WithCommon<SimExecutorOptions>(options);
+  if (options.timeline_tasks > 0) {
+    return absl::UnimplementedError("the simulator has no clock: timelines are of cpu and cuda");
+  }
   sim.seed = options.seed;
   sim.pages = 12;  // as many as a GPU's block has
   if (sim.workers == 0) sim.workers = 3;
@@ -53,8 +57,10 @@ absl::StatusOr<Backend> MakeSim(Program program, const BackendOptions& options) 
 
 absl::StatusOr<Backend> MakeCuda(Program program, const BackendOptions& options) {
   Backend backend;
+  CudaExecutorOptions cuda_options = WithCommon<CudaExecutorOptions>(options);
+  cuda_options.time_steps = options.time_steps;
   ASSIGN_OR_RETURN(std::unique_ptr<CudaExecutor> executor,
-                   MakeCudaExecutor(std::move(program), WithCommon<CudaExecutorOptions>(options)));
+                   MakeCudaExecutor(std::move(program), cuda_options));
   backend.compilations = executor->report().compiled ? 1 : 0;
   backend.done = [cuda = executor.get()] { return cuda->Done(); };
   backend.executor = std::move(executor);

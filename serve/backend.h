@@ -17,6 +17,8 @@ struct BackendOptions {
   std::string policy = "auto";
   uint64_t seed = 0;  // of the simulator's schedules
   uint64_t timeout_ns = 10'000'000'000;
+  bool time_steps = false;  // Executor::LastStepMs; hosts always do
+  int timeline_tasks = 0;   // ExecutorOptions::timeline_tasks
 };
 
 struct Backend {

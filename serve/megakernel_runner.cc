@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <mutex>
 #include <set>
 
@@ -69,7 +70,7 @@ absl::Status MegakernelRunner::Allocate() {
   ASSIGN_OR_RETURN(tables_, executor().AllocateBuffer(slots * blocks_per_slot_ * 4));
   for (int i = 0; i < 2; ++i) {
     ASSIGN_OR_RETURN(rows_[i], executor().AllocateBuffer(slots * sizeof(Row)));
-    ASSIGN_OR_RETURN(results_[i], executor().AllocateBuffer(slots * sizeof(StepResult)));
+    ASSIGN_OR_RETURN(results_[i], executor().AllocateResults(slots * sizeof(StepResult)));
   }
   return absl::OkStatus();
 }
@@ -135,6 +136,34 @@ absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {
       executor().Write(slots_, int64_t{a.slot} * sizeof(SlotState), &state, sizeof(state)));
   admitted_[a.slot] = true;
   return absl::OkStatus();
+}
+
+absl::Status MegakernelRunner::SetContext(uint32_t slot, uint32_t context,
+                                          std::span<const TokenId> tokens) {
+  if (slot >= info_.max_slots || !admitted_[slot]) {
+    return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " is not admitted"));
+  }
+  // One token more is appended by the step.
+  if (tokens.empty() || context >= info_.max_model_len ||
+      tokens.size() >= info_.max_model_len - context) {
+    return absl::InvalidArgumentError(absl::StrCat("a context of ", context, " and ", tokens.size(),
+                                                   " tokens do not fit a model length of ",
+                                                   info_.max_model_len));
+  }
+  for (TokenId token : tokens) {
+    if (token < 0 || token >= static_cast<TokenId>(info_.vocab_size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", token, " is not in the vocabulary of ", info_.vocab_size));
+    }
+  }
+  const int64_t history = int64_t{slot} * static_cast<int64_t>(info_.max_model_len) + context;
+  RETURN_IF_ERROR(executor().Write(history_, history * 4, tokens.data(),
+                                   static_cast<int64_t>(tokens.size() * 4)));
+  static_assert(offsetof(SlotState, context_length) == offsetof(SlotState, history_length) + 4);
+  const u32 lengths[2] = {context + static_cast<u32>(tokens.size()), context};
+  return executor().Write(slots_,
+                          int64_t{slot} * sizeof(SlotState) + offsetof(SlotState, history_length),
+                          lengths, sizeof(lengths));
 }
 
 void MegakernelRunner::Release(uint32_t slot) {

@@ -39,6 +39,11 @@ class MegakernelRunner : public StepRunner {
   void Release(uint32_t slot) override;
   uint64_t compilations() const override { return backend_.compilations; }
 
+  // For measurements: from the next submitted step on, the running sequence of an admitted slot has
+  // `context` tokens with KV and then `tokens`, which are what that step takes. Steps in flight
+  // keep what they have.
+  absl::Status SetContext(uint32_t slot, uint32_t context, std::span<const TokenId> tokens);
+
   // Logits of `count` outputs of the step that was waited for last, while no other is in flight:
   // rows in order, one output for a kRowSample row, one per token for a kRowAllLogits row.
   // [count][vocab_size].

@@ -1,0 +1,300 @@
+#include "serve/decode_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+
+namespace eventide {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kFreeSteps = 16;  // that rows continue by themselves before their context is reset
+constexpr int kRoom = kFreeSteps + 2;  // tokens beyond a row's
+constexpr int kWallSteps = 64;
+
+double Since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// splitmix64: inputs of a measurement need no better.
+uint64_t NextRandom(uint64_t* state) {
+  uint64_t z = *state += 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+// `count` numbers in (-1, 1) as they are stored.
+std::vector<uint8_t> RandomValues(DType storage, int64_t count, uint64_t seed) {
+  const int64_t size = DTypeSize(storage);
+  std::vector<uint8_t> bytes(static_cast<size_t>(count * size));
+  for (int64_t i = 0; i < count; ++i) {
+    const float value =
+        static_cast<float>(static_cast<int64_t>(NextRandom(&seed) >> 40) - (1 << 23)) * 0x1p-23f;
+    const u32 bits = FloatBits(value);
+    const u16 half = storage == DType::kF16 ? FloatToHalf(value) : static_cast<u16>(bits >> 16);
+    std::memcpy(bytes.data() + i * size,
+                size == 4 ? static_cast<const void*>(&bits) : static_cast<const void*>(&half),
+                static_cast<size_t>(size));
+  }
+  return bytes;
+}
+
+int64_t BlocksOf(const ModelConfig& config, const DecodeBenchOptions& options,
+                 const DecodeShape& shape) {
+  const int64_t tokens =
+      int64_t{DecodeBench::Cached(config, options.tokens_per_row, shape.context)} +
+      options.tokens_per_row + kRoom;
+  return (tokens + options.block_size - 1) / options.block_size;
+}
+
+absl::Status CheckOptions(const ModelConfig& config, const DecodeBenchOptions& options) {
+  if (options.shapes.empty()) return absl::InvalidArgumentError("no batch or context to measure");
+  if (options.tokens_per_row < 1 || options.tokens_per_row > 16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.tokens_per_row, " tokens per row; 1 to 16 are measured"));
+  }
+  if (options.block_size < 1) return absl::InvalidArgumentError("the block size must be positive");
+  for (const DecodeShape& shape : options.shapes) {
+    if (shape.batch < 1 || shape.batch > 1024) {
+      return absl::InvalidArgumentError(absl::StrCat("a batch of ", shape.batch, "; 1 to 1024"));
+    }
+    if (shape.context < 1 || shape.context > config.max_positions ||
+        DecodeBench::Cached(config, options.tokens_per_row, shape.context) < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a context of ", shape.context, " tokens; the model takes 1 to ", config.max_positions));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Percentiles PercentilesOf(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto rank = [&](double share) {
+    const double index = std::ceil(share * static_cast<double>(values.size())) - 1;
+    return values[static_cast<size_t>(std::max(0.0, index))];
+  };
+  return {rank(0.05), rank(0.50), rank(0.95)};
+}
+
+int64_t DecodeWeightBytes(const ModelConfig& config, DType storage) {
+  int64_t elements = 0;
+  for (const TensorInfo& info : ExpectedTensors(config)) {
+    // A tied embedding is the head's weight; an own one gives single rows to the first layer.
+    if (info.shape.size() != 2) continue;
+    if (absl::StrContains(info.name, "embed_tokens") && !config.tie_embeddings) continue;
+    elements += info.Elements();
+  }
+  return elements * DTypeSize(storage);
+}
+
+int64_t DecodeKvBytes(const ModelConfig& config, DType storage, int cached) {
+  int64_t tokens = 0;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const int window = config.Window(layer);
+    tokens += window > 0 ? std::min(cached, window) : cached;
+  }
+  return tokens * 2 * config.KeyValueWidth() * DTypeSize(storage);
+}
+
+int64_t DecodeKvMemory(const ModelConfig& config, const DecodeBenchOptions& options,
+                       const DecodeShape& shape) {
+  return shape.batch * BlocksOf(config, options, shape) *
+         KvBlockBytes(config, options.storage, options.block_size);
+}
+
+int DecodeBench::Cached(const ModelConfig& config, int tokens_per_row, int context) {
+  // The slot must not reach its length limit by the tokens that are appended, or it would end.
+  return std::min(context, config.max_positions - tokens_per_row - kRoom);
+}
+
+absl::StatusOr<std::unique_ptr<DecodeBench>> DecodeBench::Create(
+    const WeightSource& source, const DecodeBenchOptions& options) {
+  const ModelConfig& config = source.config();
+  RETURN_IF_ERROR(CheckOptions(config, options));
+  std::unique_ptr<DecodeBench> bench(new DecodeBench());
+  bench->options_ = options;
+  bench->random_ = options.seed;
+  RunnerOptions runner;
+  runner.backend = options.backend;
+  runner.storage = options.storage;
+  runner.pack_threads = options.pack_threads;
+  runner.pack_progress = options.pack_progress;
+  DecoderLimits& limits = runner.limits;
+  limits.block_size = options.block_size;
+  limits.max_rows = 0;
+  limits.max_model_len = 0;
+  for (const DecodeShape& shape : options.shapes) {
+    limits.max_rows = std::max(limits.max_rows, shape.batch);
+    const int cached = Cached(config, options.tokens_per_row, shape.context);
+    limits.max_model_len = std::max(limits.max_model_len, cached + options.tokens_per_row + kRoom);
+    limits.num_blocks = std::max(limits.num_blocks, shape.batch * BlocksOf(config, options, shape));
+  }
+  limits.max_tokens = limits.max_rows * options.tokens_per_row;
+  limits.max_outputs = limits.max_tokens;
+  ASSIGN_OR_RETURN(bench->runner_, MegakernelRunner::Create(source, runner));
+  RETURN_IF_ERROR(bench->FillCache());
+  return bench;
+}
+
+absl::Status DecodeBench::FillCache() {
+  Executor& executor = runner_->executor();
+  const Buffer cache = executor.TensorBuffer(runner_->decoder().cache);
+  // An odd number of elements, so that heads and layers see different ones.
+  const std::vector<uint8_t> values = RandomValues(options_.storage, (1 << 20) + 1, options_.seed);
+  for (int64_t at = 0; at < cache.bytes;) {
+    const int64_t part = std::min<int64_t>(cache.bytes - at, static_cast<int64_t>(values.size()));
+    RETURN_IF_ERROR(executor.Write(cache, at, values.data(), part));
+    at += part;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TokenId> DecodeBench::RandomTokens(int count) {
+  std::vector<TokenId> tokens(static_cast<size_t>(count));
+  for (TokenId& token : tokens) {
+    token = static_cast<TokenId>(NextRandom(&random_) % runner_->info().vocab_size);
+  }
+  return tokens;
+}
+
+absl::Status DecodeBench::Admit(const DecodeShape& shape) {
+  const ModelConfig& config = runner_->decoder().config;
+  const int cached = Cached(config, options_.tokens_per_row, shape.context);
+  const int64_t blocks = BlocksOf(config, options_, shape);
+  blocks_.assign(static_cast<size_t>(shape.batch), {});
+  tables_written_ = false;
+  for (int slot = 0; slot < shape.batch; ++slot) {
+    const std::vector<TokenId> history = RandomTokens(cached + options_.tokens_per_row);
+    SlotAdmission admission;
+    admission.slot = static_cast<uint32_t>(slot);
+    admission.tokens = history;
+    admission.prompt_length = static_cast<uint32_t>(history.size());
+    admission.cached_tokens = static_cast<uint32_t>(cached);
+    admission.max_length = static_cast<uint32_t>(runner_->info().max_model_len);
+    RETURN_IF_ERROR(runner_->Admit(admission));
+    admitted_ = slot + 1;
+    // Neighbours of a sequence are not neighbours in memory.
+    for (int64_t i = 0; i < blocks; ++i) {
+      blocks_[static_cast<size_t>(slot)].push_back(static_cast<BlockId>(i * shape.batch + slot));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeBench::SubmitOne(const DecodeShape& shape, bool refresh) {
+  const int cached = Cached(runner_->decoder().config, options_.tokens_per_row, shape.context);
+  std::vector<Row> rows;
+  std::vector<BlockTableUpdate> updates;
+  for (uint32_t slot = 0; slot < static_cast<uint32_t>(shape.batch); ++slot) {
+    if (refresh) {
+      RETURN_IF_ERROR(runner_->SetContext(slot, static_cast<uint32_t>(cached),
+                                          RandomTokens(options_.tokens_per_row)));
+    }
+    if (options_.tokens_per_row == 1) {
+      rows.push_back({slot, kDeviceKnows, 0, kRowSample});
+    } else {
+      rows.push_back(
+          {slot, static_cast<uint32_t>(options_.tokens_per_row), 0, kRowSample | kRowAllLogits});
+    }
+    if (!tables_written_) updates.push_back({slot, 0, blocks_[slot]});
+  }
+  tables_written_ = true;
+  const Clock::time_point start = Clock::now();
+  RETURN_IF_ERROR(runner_->Submit({step_++, rows, updates}));
+  submit_us_.push_back(1e3 * Since(start));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeBench::WaitOne(std::vector<double>* ms) {
+  const StepOutcome outcome = runner_->Wait();
+  ms->push_back(runner_->executor().LastStepMs());
+  RETURN_IF_ERROR(outcome.status);
+  last_tokens_.clear();
+  for (const RowResult& row : outcome.rows) {
+    if (row.tokens.size() != 1) {
+      return absl::InternalError(absl::StrCat("slot ", row.slot, " brought ", row.tokens.size(),
+                                              " tokens in a decode step; it must be 1"));
+    }
+    last_tokens_.push_back(row.tokens[0]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeBench::RunSteps(const DecodeShape& shape, const Run& run,
+                                   std::vector<double>* ms) {
+  const int depth = static_cast<int>(runner_->info().max_steps_in_flight);
+  absl::Status status;
+  int submitted = 0;
+  ms->clear();
+  const auto wait_until = [&](int left) -> absl::Status {
+    while (submitted - static_cast<int>(ms->size()) > left) {
+      RETURN_IF_ERROR(WaitOne(ms));
+      if (run.progress) run.progress(run.done + static_cast<int>(ms->size()));
+    }
+    return absl::OkStatus();
+  };
+  for (; submitted < run.steps && status.ok(); submitted += status.ok()) {
+    status = wait_until(depth - 1);
+    if (status.ok()) status = SubmitOne(shape, submitted % run.refresh == 0);
+  }
+  if (status.ok()) status = wait_until(0);
+  // After an error: nothing may stay in flight.
+  while (static_cast<int>(ms->size()) < submitted) status.Update(WaitOne(ms));
+  return status;
+}
+
+absl::StatusOr<DecodeTimes> DecodeBench::Measure(const DecodeShape& shape, int steps, int warmup,
+                                                 const std::function<void(int done)>& progress) {
+  if (steps < 1 || warmup < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(steps, " steps after ", warmup, " of warm-up: at least one is timed"));
+  }
+  const bool lengths_known = options_.tokens_per_row > 1;
+  Run run;
+  run.progress = progress;
+  std::vector<double> ms;
+  absl::Status status = Admit(shape);
+  run.steps = warmup;
+  if (status.ok()) status = RunSteps(shape, run, &ms);
+  // As a server runs them: rows continue with the token they got.
+  run.done += run.steps;
+  run.steps = std::min(steps, kWallSteps);
+  run.refresh = lengths_known ? 1 : kFreeSteps;
+  const Clock::time_point start = Clock::now();
+  if (status.ok()) status = RunSteps(shape, run, &ms);
+  DecodeTimes times;
+  times.wall_ms = Since(start) / run.steps;
+  run.done += run.steps;
+  run.steps = steps;
+  run.refresh = 1;
+  submit_us_.clear();
+  if (status.ok()) status = RunSteps(shape, run, &ms);
+  for (int slot = 0; slot < admitted_; ++slot) runner_->Release(static_cast<uint32_t>(slot));
+  admitted_ = 0;
+  RETURN_IF_ERROR(status);
+  last_ = shape;
+  times.ms = PercentilesOf(ms);
+  times.submit_us = PercentilesOf(submit_us_).p50;
+  const ModelConfig& config = runner_->decoder().config;
+  times.bytes = DecodeWeightBytes(config, options_.storage) +
+                shape.batch * DecodeKvBytes(config, options_.storage,
+                                            Cached(config, options_.tokens_per_row, shape.context));
+  return times;
+}
+
+absl::StatusOr<Timeline> DecodeBench::LastTimeline() {
+  const int32_t symbols[2] = {last_.batch, last_.batch * options_.tokens_per_row};
+  return ReadTimeline(runner_->executor(), symbols);
+}
+
+}  // namespace eventide
