@@ -20,6 +20,7 @@ CommandBody AddReplay(CLI::App* app);
 CommandBody AddScore(CLI::App* app);
 CommandBody AddExport(CLI::App* app);
 CommandBody AddInspect(CLI::App* app);
+CommandBody AddBench(CLI::App* app);
 
 // An error in how the command was called: exit code 2.
 absl::Status UsageError(const std::string& message);

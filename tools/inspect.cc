@@ -5,6 +5,7 @@
 #include "core/status.h"
 #include "jit/codegen.h"
 #include "jit/kernel.h"
+#include "runtime/timeline_report.h"
 #include "schedulers/scheduler.h"
 #include "tools/engine_flags.h"
 
@@ -16,7 +17,13 @@ struct InspectFlags {
   bool graph = false, dot = false, events = false, schedule = false, source = false,
        kernels = false;
   std::vector<std::string> archs;
+  std::string timeline;
 };
+
+absl::Status ShowTimeline(const InspectFlags& flags) {
+  ASSIGN_OR_RETURN(const TimelineReport report, ReportTimelineFile(flags.timeline));
+  return flags.engine.json ? PrintJson(ToJson(report)) : PrintText(ToText(report));
+}
 
 absl::Status ShowEvents(const Program& program, bool json) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -118,9 +125,12 @@ absl::Status ShowKernels(const Program& program, const InspectFlags& flags) {
 absl::Status RunInspect(InspectFlags& flags) {
   const int chosen =
       flags.graph + flags.dot + flags.events + flags.schedule + flags.source + flags.kernels;
-  if (chosen != 1) {
-    return UsageError("give one of --graph, --dot, --events, --schedule, --source, --kernels");
+  if (chosen + !flags.timeline.empty() != 1) {
+    return UsageError(
+        "give one of --graph, --dot, --events, --schedule, --source, --kernels, --timeline FILE");
   }
+  if (!flags.timeline.empty()) return ShowTimeline(flags);
+  if (flags.engine.model.empty()) return UsageError("--model is required");
   // Kernels and sources are of a GPU's storage type, on any machine.
   const bool for_gpu = flags.source || flags.kernels;
   if (flags.engine.device == "auto" && for_gpu) flags.engine.device = "cpu";
@@ -157,6 +167,7 @@ absl::Status RunInspect(InspectFlags& flags) {
 CommandBody AddInspect(CLI::App* app) {
   auto flags = std::make_shared<InspectFlags>();
   AddEngineFlags(app, &flags->engine);
+  app->get_option("--model")->required(false);  // a timeline needs none
   app->add_flag("--graph", flags->graph,
                 "Symbols, tensors, events and task grids with their edges");
   app->add_flag("--dot", flags->dot, "The program as Graphviz text");
@@ -166,9 +177,13 @@ CommandBody AddInspect(CLI::App* app) {
   app->add_flag("--source", flags->source, "The generated CUDA C++ (of the first --arch)");
   app->add_flag("--kernels", flags->kernels, "Compiles and shows registers, spills and sizes");
   app->add_option("--arch", flags->archs, "sm_90a, ...; default: all that Eventide knows");
+  app->add_option(
+      "--timeline", flags->timeline,
+      "Where the time of the step in this file went (bench decode --timeline writes it)");
   app->footer(
       "Examples:\n"
       "  eventide inspect --model random:test-llama --events\n"
+      "  eventide inspect --timeline step.json\n"
       "  eventide inspect --model random:llama-3.2-1b --kernels --arch sm_90a --json");
   return [=] { return RunInspect(*flags); };
 }

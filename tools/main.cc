@@ -28,7 +28,8 @@ int Run(int argc, char** argv) {
       {"replay", "Serves the requests of a trace and measures it", &AddReplay},
       {"score", "Log probabilities of given tokens", &AddScore},
       {"export", "Writes a model as a Hugging Face folder", &AddExport},
-      {"inspect", "Shows graphs, schedules and kernels", &AddInspect},
+      {"inspect", "Shows graphs, schedules, kernels and timelines", &AddInspect},
+      {"bench", "Times steps and the machine", &AddBench},
   };
   CommandBody chosen;
   for (const Command& command : kCommands) {

@@ -1,0 +1,99 @@
+// eventide bench as a user calls it, on the CPU.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/temp_folder.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Ran {
+  int code = -1;
+  std::string out;
+};
+
+std::string Binary() {
+  return std::string(EVENTIDE_BINARY_ROOT) + "/eventide";
+}
+
+Ran Run(const std::string& arguments) {
+  Ran ran;
+  FILE* pipe = popen(("'" + Binary() + "' " + arguments + " 2>/dev/null").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) ran.out.append(buffer, n);
+  const int status = pclose(pipe);
+  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ran;
+}
+
+bool Missing() {
+  if (std::filesystem::exists(Binary())) return false;
+  Skip("the binary is not built");
+  return true;
+}
+
+const std::string kDecode =
+    "bench decode --model random:test-llama@2 --device cpu --workers 2 --steps 3 --warmup 1 ";
+
+TEST_CASE("bench decode gives one row for each batch and context, with the agreed names") {
+  if (Missing()) return;
+  const Ran ran = Run(kDecode + "--batch 1,3 --context 16,40 --json");
+  REQUIRE(ran.code == 0);
+  const Json json = Json::parse(ran.out);
+  REQUIRE(json["rows"].size() == 4);
+  CHECK(json["compilations"] == 0);
+  for (const Json& row : json["rows"]) {
+    for (const char* key : {"model", "batch", "context", "policy", "ms", "bytes", "ceiling_gbps",
+                            "floor_ms", "share", "gpu"}) {
+      CAPTURE(key);
+      CHECK(row.contains(key));
+    }
+    const double p50 = row["ms"]["p50"];
+    CHECK(row["share"].get<double>() == Approx(row["floor_ms"].get<double>() / p50));
+    CHECK(row["floor_ms"].get<double>() ==
+          Approx(row["bytes"].get<double>() / row["ceiling_gbps"].get<double>() / 1e6));
+  }
+  CHECK(json["rows"][1]["batch"] == 3);
+  CHECK(json["rows"][2]["context"] == 40);
+}
+
+TEST_CASE("a recorded step can be inspected without naming the model again") {
+  if (Missing()) return;
+  const TempFolder folder;
+  const std::string file = folder.path() + "/step.json";
+  REQUIRE(Run(kDecode + "--batch 2 --context 20 --timeline '" + file + "'").code == 0);
+  const Ran ran = Run("inspect --timeline '" + file + "' --json");
+  REQUIRE(ran.code == 0);
+  const Json json = Json::parse(ran.out);
+  CHECK(json["workers"] == 2);
+  CHECK(json["about"]["batch"] == 2);
+  CHECK(json["grids"].size() > 8);
+}
+
+TEST_CASE("bench refuses what it cannot measure as bad usage") {
+  if (Missing()) return;
+  for (const char* arguments :
+       {"bench", "bench decode", "bench decode --model random:test-llama --device sim",
+        "bench decode --model random:test-llama --device cpu --batch 0",
+        "bench decode --model random:test-llama --device cpu --batch 1,x",
+        "bench decode --model random:test-llama --device cpu --context 99999999",
+        "bench decode --model random:test-llama --device cpu --tokens-per-row 17",
+        "bench decode --model random:test-llama --device cpu --batch 1,2 --timeline x.json",
+        "inspect --timeline a --events"}) {
+    CAPTURE(arguments);
+    const Ran ran = Run(arguments);
+    CHECK(ran.code == 2);
+    CHECK(ran.out.empty());
+  }
+  CHECK(Run("inspect --timeline /nonexistent.json").code == 1);
+  CHECK(Run(kDecode + "--kv-gib 0.000001").code == 1);
+}
+
+}  // namespace
+}  // namespace eventide

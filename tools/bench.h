@@ -1,0 +1,11 @@
+// The parts of `eventide bench`, one file each.
+#pragma once
+
+#include "tools/command.h"
+
+namespace eventide {
+
+CommandBody AddBenchDecode(CLI::App* app);
+CommandBody AddBenchSync(CLI::App* app);
+
+}  // namespace eventide

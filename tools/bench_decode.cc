@@ -1,0 +1,285 @@
+// eventide bench decode: what a decode step takes, for batches and contexts, against the time that
+// reading its bytes would take at the speed of a plain read measured in the same run.
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/status.h"
+#include "runtime/chrome_trace.h"
+#include "runtime/cuda_probe.h"
+#include "runtime/host_probe.h"
+#include "serve/decode_bench.h"
+#include "tools/bench.h"
+#include "tools/engine_flags.h"
+
+namespace eventide {
+namespace {
+
+constexpr int kReadRepeats = 8;
+constexpr int kTimelineTasks = 8192;  // of a worker and role; the rings of 132 take 200 MiB
+
+struct DecodeFlags {
+  EngineFlags engine;
+  std::vector<int> batches = {1}, contexts = {512};
+  int steps = 100, warmup = 10, tokens_per_row = 1;
+  double kv_gib = 0;
+  std::string timeline;
+};
+
+// The ceiling of the device that runs the steps; measured before the model takes the memory and
+// again at the end, the better of the two counts.
+class Ceiling {
+ public:
+  static absl::StatusOr<Ceiling> Open(const std::string& device, int workers) {
+    Ceiling ceiling;
+    if (device == "cuda") {
+      ASSIGN_OR_RETURN(ceiling.probe_, CudaProbe::Open());
+      ceiling.name_ = ceiling.probe_->gpu();
+    } else {
+      ceiling.threads_ = workers > 0
+                             ? workers
+                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+      ceiling.name_ = absl::StrCat(device, ", ", ceiling.threads_, " threads");
+    }
+    RETURN_IF_ERROR(ceiling.Measure());
+    return ceiling;
+  }
+  absl::Status Measure() {
+    // Far beyond any cache of a CPU.
+    absl::StatusOr<double> gbps = probe_ != nullptr
+                                      ? probe_->ReadGbps(kReadRepeats)
+                                      : HostReadGbps(threads_, int64_t{512} << 20, kReadRepeats);
+    RETURN_IF_ERROR(gbps.status());
+    gbps_ = std::max(gbps_, *gbps);
+    return absl::OkStatus();
+  }
+  // What is left for the model and its KV.
+  absl::StatusOr<int64_t> FreeBytes() const {
+    if (probe_ != nullptr) return probe_->FreeBytes();
+    const int64_t pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
+    return pages > 0 && size > 0 ? pages * size : int64_t{4} << 30;
+  }
+  double gbps() const { return gbps_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::unique_ptr<CudaProbe> probe_;
+  int threads_ = 1;
+  double gbps_ = 0;
+  std::string name_;
+};
+
+struct MeasuredRow {
+  DecodeShape shape;
+  DecodeTimes times;
+};
+
+// KV memory that one shape may take: what the model, packing and activations leave.
+absl::StatusOr<int64_t> KvBudget(const DecodeFlags& flags, const Ceiling& ceiling,
+                                 const ModelConfig& config, DType storage) {
+  if (flags.kv_gib > 0) return static_cast<int64_t>(flags.kv_gib * (1 << 30));
+  ASSIGN_OR_RETURN(const int64_t free, ceiling.FreeBytes());
+  const int64_t embedding =
+      config.tie_embeddings ? 0 : int64_t{config.vocab} * config.hidden * DTypeSize(storage);
+  const int64_t model = DecodeWeightBytes(config, storage) + embedding;
+  return std::max<int64_t>(
+      0, static_cast<int64_t>(0.9 * static_cast<double>(free - model)) - (int64_t{256} << 20));
+}
+
+nlohmann::ordered_json RowJson(const DecodeFlags& flags, const Ceiling& ceiling,
+                               const MeasuredRow& row) {
+  const double floor = static_cast<double>(row.times.bytes) / (ceiling.gbps() * 1e6);
+  return {{"model", flags.engine.model},
+          {"batch", row.shape.batch},
+          {"context", row.shape.context},
+          {"policy", flags.engine.policy},
+          {"ms", {{"p5", row.times.ms.p5}, {"p50", row.times.ms.p50}, {"p95", row.times.ms.p95}}},
+          {"bytes", row.times.bytes},
+          {"ceiling_gbps", ceiling.gbps()},
+          {"floor_ms", floor},
+          {"share", row.times.ms.p50 > 0 ? floor / row.times.ms.p50 : 0.0},
+          {"gpu", ceiling.name()},
+          {"tokens_per_row", flags.tokens_per_row},
+          {"wall_ms", row.times.wall_ms},
+          {"submit_us", row.times.submit_us}};
+}
+
+std::string Table(const DecodeFlags& flags, const Ceiling& ceiling,
+                  const std::vector<MeasuredRow>& rows) {
+  std::string text =
+      absl::StrFormat("%s on %s, read ceiling %.1f GB/s, policy %s, %d token%s a row\n",
+                      flags.engine.model, ceiling.name(), ceiling.gbps(), flags.engine.policy,
+                      flags.tokens_per_row, flags.tokens_per_row == 1 ? "" : "s");
+  absl::StrAppendFormat(&text, "%6s %8s %9s %9s %9s %10s %9s %6s %9s %10s\n", "batch", "context",
+                        "p5 ms", "median", "p95 ms", "MB", "floor ms", "share", "wall ms",
+                        "submit us");
+  for (const MeasuredRow& row : rows) {
+    const double floor = static_cast<double>(row.times.bytes) / (ceiling.gbps() * 1e6);
+    absl::StrAppendFormat(&text, "%6d %8d %9.3f %9.3f %9.3f %10.1f %9.3f %6.2f %9.3f %10.1f\n",
+                          row.shape.batch, row.shape.context, row.times.ms.p5, row.times.ms.p50,
+                          row.times.ms.p95, static_cast<double>(row.times.bytes) / 1e6, floor,
+                          floor / row.times.ms.p50, row.times.wall_ms, row.times.submit_us);
+  }
+  return text;
+}
+
+absl::Status CheckFlags(const DecodeFlags& flags) {
+  if (flags.engine.device == "sim") {
+    return UsageError("the simulator has no clock: bench runs on cpu and cuda");
+  }
+  const size_t shapes = flags.batches.size() * flags.contexts.size();
+  if (!flags.timeline.empty() && shapes != 1) {
+    return UsageError("--timeline takes one --batch and one --context");
+  }
+  return absl::OkStatus();
+}
+
+// The shapes that fit; the others are named in `skipped`.
+absl::StatusOr<std::vector<DecodeShape>> FittingShapes(const DecodeFlags& flags,
+                                                       const ModelConfig& config,
+                                                       const DecodeBenchOptions& options,
+                                                       int64_t budget,
+                                                       nlohmann::ordered_json* skipped) {
+  std::vector<DecodeShape> shapes;
+  for (const int context : flags.contexts) {
+    if (context > config.max_positions) {
+      return UsageError(absl::StrCat("--context ", context, ": the model takes at most ",
+                                     config.max_positions, " tokens"));
+    }
+    for (const int batch : flags.batches) {
+      const DecodeShape shape{batch, context};
+      if (DecodeKvMemory(config, options, shape) <= budget) {
+        shapes.push_back(shape);
+      } else {
+        skipped->push_back({{"batch", batch}, {"context", context}});
+      }
+    }
+  }
+  if (shapes.empty()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no shape fits: the KV memory may take ", budget >> 20,
+                     " MiB (--kv-gib says otherwise); give smaller --batch or --context"));
+  }
+  return shapes;
+}
+
+absl::Status WriteTimeline(const DecodeFlags& flags, const Ceiling& ceiling, const MeasuredRow& row,
+                           DecodeBench* bench) {
+  ASSIGN_OR_RETURN(const Timeline timeline, bench->LastTimeline());
+  nlohmann::ordered_json about = RowJson(flags, ceiling, row);
+  about.erase("ms");
+  about["step_ms"] = row.times.ms.p50;  // recording included
+  return WriteChromeTrace(flags.timeline, timeline, bench->runner().executor().program(), about);
+}
+
+absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const DecodeFlags& flags,
+                                                    const std::vector<DecodeShape>& shapes,
+                                                    DecodeBench* bench) {
+  Progress progress;
+  std::vector<MeasuredRow> rows;
+  const double per_shape = flags.steps + flags.warmup + std::min(flags.steps, 64);
+  for (const DecodeShape& shape : shapes) {
+    const std::string note = absl::StrCat("batch ", shape.batch, ", context ", shape.context);
+    const double before = static_cast<double>(rows.size()) * per_shape;
+    const auto show = [&](int done) {
+      progress.Bar("decode", before + done, per_shape * static_cast<double>(shapes.size()), note);
+    };
+    ASSIGN_OR_RETURN(const DecodeTimes times,
+                     bench->Measure(shape, flags.steps, flags.warmup, show));
+    rows.push_back({shape, times});
+  }
+  return rows;
+}
+
+absl::Status RunBenchDecode(const DecodeFlags& flags) {
+  RETURN_IF_ERROR(CheckFlags(flags));
+  ASSIGN_OR_RETURN(const OpenedModel model, OpenFlaggedModel(flags.engine));
+  const ModelConfig& config = model.source->config();
+  ASSIGN_OR_RETURN(Ceiling ceiling, Ceiling::Open(model.device, flags.engine.workers));
+  DecodeBenchOptions options;
+  options.backend = {model.device, flags.engine.workers, flags.engine.policy, flags.engine.seed};
+  options.backend.time_steps = true;
+  options.backend.timeline_tasks = flags.timeline.empty() ? 0 : kTimelineTasks;
+  options.storage = model.storage;
+  options.tokens_per_row = flags.tokens_per_row;
+  options.block_size = flags.engine.block_size;
+  options.seed = flags.engine.seed;
+  options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
+  ASSIGN_OR_RETURN(const int64_t budget, KvBudget(flags, ceiling, config, model.storage));
+  nlohmann::ordered_json skipped = nlohmann::ordered_json::array();
+  ASSIGN_OR_RETURN(options.shapes, FittingShapes(flags, config, options, budget, &skipped));
+  Progress progress;
+  options.pack_progress = [&](int64_t done, int64_t total) {
+    progress.Bar("loading weights", static_cast<double>(done), static_cast<double>(total));
+  };
+  ASSIGN_OR_RETURN(const auto bench, DecodeBench::Create(*model.source, options));
+  progress.Clear();
+  ASSIGN_OR_RETURN(const std::vector<MeasuredRow> rows,
+                   MeasureAll(flags, options.shapes, bench.get()));
+  RETURN_IF_ERROR(ceiling.Measure());
+  if (!flags.timeline.empty()) {
+    RETURN_IF_ERROR(WriteTimeline(flags, ceiling, rows.back(), bench.get()));
+  }
+  const uint64_t compilations = bench->runner().compilations();
+  if (!flags.engine.json) {
+    std::string text = Table(flags, ceiling, rows);
+    for (const auto& shape : skipped) {
+      absl::StrAppendFormat(&text, "%6d %8d does not fit the KV memory\n",
+                            shape["batch"].get<int>(), shape["context"].get<int>());
+    }
+    absl::StrAppendFormat(&text, "compilations %d (of the model, for all rows together)\n",
+                          compilations);
+    return PrintText(text);
+  }
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const MeasuredRow& row : rows) list.push_back(RowJson(flags, ceiling, row));
+  return PrintJson({{"rows", list},
+                    {"skipped", skipped},
+                    {"compilations", compilations},
+                    {"workers", bench->runner().executor().workers()},
+                    {"timeline", flags.timeline}});
+}
+
+}  // namespace
+
+CommandBody AddBenchDecode(CLI::App* app) {
+  auto flags = std::make_shared<DecodeFlags>();
+  AddModelFlags(app, &flags->engine);
+  app->add_option("--device", flags->engine.device, "auto (cuda where there is one), cpu, cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "sim", "cuda"}));
+  app->add_option("--workers", flags->engine.workers, "Workers; 0: all of the machine")
+      ->check(CLI::Range(0, 4096));
+  app->add_option("--policy", flags->engine.policy, "How tasks reach workers: auto, static, ticket")
+      ->check(CLI::IsMember({"auto", "static", "ticket"}));
+  app->add_option("--batch", flags->batches, "Rows of a step: 1,8,16")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--context", flags->contexts, "Tokens in the KV cache of each row: 512,4096")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 24));
+  app->add_option("--tokens-per-row", flags->tokens_per_row,
+                  "Query tokens of a row, all with logits: more than one is what speculation runs")
+      ->check(CLI::Range(1, 16));
+  app->add_option("--steps", flags->steps, "Steps that are timed")->check(CLI::Range(1, 1000000));
+  app->add_option("--warmup", flags->warmup, "Steps before them")->check(CLI::Range(0, 1000000));
+  app->add_option("--block-size,--page-size", flags->engine.block_size, "Tokens of a KV block")
+      ->check(CLI::Range(1, 1 << 16));
+  app->add_option("--kv-gib", flags->kv_gib,
+                  "KV memory at most, in GiB; 0: what is free. Shapes beyond it are skipped")
+      ->check(CLI::Range(0.0, 1e6));
+  app->add_option("--seed", flags->engine.seed, "Of inputs and KV contents");
+  app->add_option("--timeline", flags->timeline,
+                  "Records the last step to this file (open it with Perfetto, or with eventide "
+                  "inspect --timeline); times then include the recording");
+  app->footer(
+      "bytes: weights of all linears and the head once, KV of all rows; floor: bytes at the read\n"
+      "ceiling measured in the same run; share: floor / median. ms are of the step on its device.\n"
+      "Example:\n"
+      "  eventide bench decode --model random:llama-3.2-1b --batch 1,8,16 --context 512 --json");
+  return [=] { return RunBenchDecode(*flags); };
+}
+
+}  // namespace eventide
