@@ -1,0 +1,179 @@
+// Bits do not depend on the batch because every reduction follows one tree. Here the tree is broken
+// on purpose, one reduction at a time, in ways that leave values right to rounding: the comparison
+// of bits that decoder_cpu_test.cc makes must notice each of them.
+#include "ops/linear.h"
+#include "ops/paged_attention.h"
+#include "runtime/ops.h"
+#include "tests/support/decoder_rig.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+enum class Tree { kFixed, kSegments, kRowSums, kAttentionPages };
+
+// CpuLinearTile in plain scalars. The order of segments is the batch's when the tree is broken.
+template <Tree kTree, class T, int kTokens>
+class ScalarLinearTile {
+ public:
+  template <class W>
+  explicit ScalarLinearTile(W&) {}
+
+  template <class W, class Page>
+  void Step(W&, const Page& weights, const Page& input, i32 first, i32 steps, i32 tokens) {
+    const T* w = reinterpret_cast<const T*>(weights.Piece(0));
+    for (i32 at = 0; at < steps * kSegments; ++at) {
+      for (i32 token = 0; token < tokens; ++token) {
+        const T* x = reinterpret_cast<const T*>(input.Piece(token / 8)) +
+                     (first * kSegments + at) * 128 + token % 8 * 8;
+        for (i32 row = 0; row < 32; ++row) {
+          float& sum = sums_[at % kSegments][row][token];
+          const T* fragment = w + (at * 2 + row / 16) * kFragment;
+          for (i32 k = 0; k < 16; ++k) {
+            sum = Fma(ToFloat(fragment[k * 16 + row % 16]), ToFloat(x[k / 8 * 64 + k % 8]), sum);
+          }
+        }
+      }
+    }
+  }
+
+  template <class W, class F>
+  void Finish(W&, i32 tokens, const F& f) {
+    for (i32 token = 0; token < tokens; ++token) {
+      for (i32 row = 0; row < 32; ++row) {
+        if (row % 16 < 8) f(row, token, Total(row, token, tokens), Total(row + 8, token, tokens));
+      }
+    }
+  }
+
+ private:
+  float Total(i32 row, i32 token, i32 tokens) const {
+    const i32 first = kTree == Tree::kSegments ? tokens % kSegments : 0;
+    float total = sums_[first][row][token];
+    for (i32 i = 1; i < kSegments; ++i)
+      total = Add(total, sums_[(first + i) % kSegments][row][token]);
+    return total;
+  }
+
+  float sums_[kSegments][32][kTokens] = {};
+};
+
+// Pages of large tiles are reduced in two halves.
+template <class T>
+class HalvingAttentionTile : public HostAttentionTile<T> {
+ public:
+  using HostAttentionTile<T>::HostAttentionTile;
+  template <class P, class Low, class High>
+  void Page(const T* queries, const KvView<T, P>& keys, const KvView<T, P>& values, i32 tokens,
+            i32 rows, i32 head_dim, const Low& low, const High& high) {
+    using Base = HostAttentionTile<T>;
+    const i32 middle = rows > 8 ? 7 : 0;
+    const auto to_middle = [&](i32 row) { return Min(high(row), middle); };
+    const auto from_middle = [&](i32 row) { return Max(low(row), middle); };
+    Base::Page(queries, keys, values, tokens, rows, head_dim, low, to_middle);
+    Base::Page(queries, keys, values, tokens, rows, head_dim, from_middle, high);
+  }
+};
+
+template <Tree kTree>
+struct TreeWorker : CpuWorker<kCpuPortable> {
+  template <class T, int kTokens>
+  using LinearTile = ScalarLinearTile<kTree, T, kTokens>;
+  template <class T>
+  using AttentionTile = std::conditional_t<kTree == Tree::kAttentionPages, HalvingAttentionTile<T>,
+                                           HostAttentionTile<T>>;
+  template <class Load, class Store>
+  void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
+    if (kTree != Tree::kRowSums || rows == 1)
+      return CpuWorker<kCpuPortable>::RowSums(rows, n, load, store);
+    for (i32 row = 0; row < rows; ++row) {
+      float sum = 0;
+      for (i32 i = 0; i < n; ++i) sum = Add(sum, load(row, i));
+      store(row, sum);
+    }
+  }
+};
+
+template <Tree kTree>
+CpuOpTable OpsWith() {
+  CpuOpTable table = CpuOps(kCpuPortable);
+  using W = TreeWorker<kTree>;
+  const int variant = Storage<float>::kVariant;
+  table.Add("linear", variant, OpParts<Linear, float, W, CpuWorkerBase>::Functions());
+  table.Add("paged_attention", variant,
+            OpParts<PagedAttention, float, W, CpuWorkerBase>::Functions());
+  return table;
+}
+
+struct Logits {
+  std::vector<float> alone, among;  // of one sequence's last token
+};
+
+// One sequence token by token, and the same at once with a neighbour.
+Logits LogitsOf(DecoderModel* model, const CpuOpTable& ops) {
+  CpuExecutorOptions options;
+  options.workers = 2;
+  options.ops = &ops;
+  options.placed = model->Placed();
+  auto executor = MakeCpuExecutor(model->program(), options);
+  REQUIRE(executor.ok());
+  DecoderRig rig(model->decoder(), executor->get());
+  std::vector<std::vector<int32_t>> prompts(2);
+  for (int t = 0; t < 21; ++t) prompts[0].push_back(t * 29 % 257);
+  for (int t = 0; t < 9; ++t) prompts[1].push_back(t * 31 % 257);
+  Logits logits;
+  DecoderOutputs outputs;
+  rig.Put(rig.Fresh(prompts));
+  for (int t = 0; t < 21; ++t) REQUIRE(rig.Step({{0, 1, 0, kRowSample}}, &outputs).ok());
+  logits.alone = outputs.logits;
+  rig.Put(rig.Fresh(prompts));
+  REQUIRE(rig.Step({{0, 21, 0, kRowSample}, {1, 9, 0, kRowSample}}, &outputs).ok());
+  logits.among.assign(outputs.logits.begin(),
+                      outputs.logits.begin() + static_cast<long>(logits.alone.size()));
+  return logits;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+float MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  float most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  return most;
+}
+
+TEST_CASE("a reduction whose order is the batch's changes bits, and the comparison notices") {
+  DecoderLimits limits;
+  limits.max_rows = 2;
+  limits.max_tokens = 64;
+  limits.max_outputs = 2;
+  limits.max_model_len = 64;
+  limits.num_blocks = 8;
+  ModelConfig config = *PresetConfig("test-llama");
+  config.layers = 2;
+  DecoderModel model(config, DType::kF32, limits);
+  const Logits shipped = LogitsOf(&model, CpuOps(kCpuPortable));
+  CHECK(SameBits(shipped.alone, shipped.among));
+
+  // The scalar tile is the shipped one but for speed: what follows breaks the tree and nothing
+  // else.
+  const Logits fixed = LogitsOf(&model, OpsWith<Tree::kFixed>());
+  CHECK(SameBits(fixed.alone, shipped.alone));
+  CHECK(SameBits(fixed.among, shipped.among));
+
+  const CpuOpTable broken[] = {OpsWith<Tree::kSegments>(), OpsWith<Tree::kRowSums>(),
+                               OpsWith<Tree::kAttentionPages>()};
+  for (const CpuOpTable& ops : broken) {
+    const Logits logits = LogitsOf(&model, ops);
+    const float difference = MaxDifference(logits.alone, logits.among);
+    CAPTURE(&ops - broken, 1e6f * difference);
+    CHECK_FALSE(SameBits(logits.alone, logits.among));
+    CHECK(difference > 0);
+    CHECK(difference < 1e-4f);
+    CHECK(MaxDifference(logits.alone, shipped.alone) < 1e-4f);
+  }
+}
+
+}  // namespace
+}  // namespace eventide
