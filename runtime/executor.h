@@ -23,6 +23,8 @@ struct Buffer {
   uint64_t address = 0;  // as ops and step headers name it
   int64_t bytes = 0;
 };
+// Whether the buffer has these bytes.
+absl::Status CheckRange(const Buffer& buffer, int64_t offset, int64_t bytes);
 
 // A tensor whose content is `data`, which must outlive the executor and is never written. Backends
 // that share memory with the host use it in place; the others copy it once.

@@ -14,14 +14,6 @@
 namespace eventide {
 namespace {
 
-absl::Status CheckRange(const Buffer& buffer, int64_t offset, int64_t bytes) {
-  if (offset < 0 || bytes < 0 || offset > buffer.bytes || bytes > buffer.bytes - offset) {
-    return absl::OutOfRangeError(absl::StrFormat("bytes [%d, %d + %d) of a buffer of %d bytes",
-                                                 offset, offset, bytes, buffer.bytes));
-  }
-  return absl::OkStatus();
-}
-
 template <class T>
 T* At(uint64_t address) {
   return reinterpret_cast<T*>(address);

@@ -28,12 +28,8 @@ EVT_FN u32 ProbeLoad(const u8* p) {
   return a ^ b ^ c ^ d;
 }
 
-}  // namespace eventide
-
 // Reads `bytes` (a multiple of 16 * kProbeVectors) once; `sink` keeps the loads from being dropped.
-extern "C" __global__ void __launch_bounds__(eventide::kProbeThreads, 1)
-    probe_read(const eventide::u8* data, eventide::u64 bytes, eventide::u32* sink) {
-  using namespace eventide;
+EVT_FN void ProbeRead(const u8* data, u64 bytes, u32* sink) {
   const u64 stride = u64{gridDim.x} * kProbeThreads * 16;
   u32 sum = 0;
   u64 at = (u64{blockIdx.x} * kProbeThreads + threadIdx.x) * 16;
@@ -50,9 +46,7 @@ extern "C" __global__ void __launch_bounds__(eventide::kProbeThreads, 1)
 
 // Block 0 sends a signal to each other block in turn and waits for the answer, `rounds` times.
 // ns[b]: one way to block b, times 2 * rounds.
-extern "C" __global__ void probe_hop(eventide::u32* words, eventide::u64* ns,
-                                     eventide::u32 rounds) {
-  using namespace eventide;
+EVT_FN void ProbeHop(u32* words, u64* ns, u32 rounds) {
   if (threadIdx.x != 0) return;
   for (u32 b = 1; b < gridDim.x; ++b) {
     if (blockIdx.x != 0 && blockIdx.x != b) continue;
@@ -61,6 +55,7 @@ extern "C" __global__ void probe_hop(eventide::u32* words, eventide::u64* ns,
     const u64 start = ProbeNowNs();
     for (u32 round = 1; round <= rounds; ++round) {
       if (blockIdx.x == 0) {
+        // Counterpart: the acquire of block b; its answer's is the one below.
         DirectSync::AddRelease(there, 1);
         while (DirectSync::LoadAcquire(back) < round) {
         }
@@ -75,11 +70,9 @@ extern "C" __global__ void probe_hop(eventide::u32* words, eventide::u64* ns,
 }
 
 // Every block of the launch takes `rounds` tickets from one counter. ns[block]: for all of them.
-extern "C" __global__ void probe_ticket(eventide::u32* words, eventide::u64* ns,
-                                        eventide::u32 rounds) {
-  using namespace eventide;
+EVT_FN void ProbeTicket(u32* words, u64* ns, u32 rounds) {
   if (threadIdx.x != 0) return;
-  // All start together.
+  // All start together: a barrier of releases and acquires on one word.
   DirectSync::AddRelease(ProbeWord(words, 1), 1);
   while (DirectSync::LoadAcquire(ProbeWord(words, 1)) < gridDim.x) {
   }
@@ -94,9 +87,7 @@ extern "C" __global__ void probe_ticket(eventide::u32* words, eventide::u64* ns,
 
 // Grants and returns of pages of a pool of 12: `lanes` warps, each a lane of its own. ns[lane]: of
 // `rounds` pairs.
-extern "C" __global__ void probe_page(eventide::u32* words, eventide::u64* ns,
-                                      eventide::u32 rounds) {
-  using namespace eventide;
+EVT_FN void ProbePage(u32* words, u64* ns, u32 rounds) {
   __shared__ PagePool<DirectSync> pool;
   const u32 lane = threadIdx.x / 32;
   if (threadIdx.x == 0) pool.Reset(12, 2, 2);
@@ -117,15 +108,38 @@ extern "C" __global__ void probe_page(eventide::u32* words, eventide::u64* ns,
 }
 
 // `rounds` barriers of all blocks on one counter.
-extern "C" __global__ void probe_barrier(eventide::u32* words, eventide::u64* ns,
-                                         eventide::u32 rounds) {
-  using namespace eventide;
+EVT_FN void ProbeBarrier(u32* words, u64* ns, u32 rounds) {
   if (threadIdx.x != 0) return;
   const u64 start = ProbeNowNs();
   for (u32 round = 1; round <= rounds; ++round) {
+    // Counterpart: the acquires of all other blocks.
     DirectSync::AddRelease(ProbeWord(words, 0), 1);
     while (DirectSync::LoadAcquire(ProbeWord(words, 0)) < round * gridDim.x) {
     }
   }
   ns[blockIdx.x] = ProbeNowNs() - start;
+}
+
+}  // namespace eventide
+
+// Kernels by name; no header that a megakernel includes has any.
+extern "C" __global__ void __launch_bounds__(eventide::kProbeThreads, 1)
+    probe_read(const eventide::u8* data, eventide::u64 bytes, eventide::u32* sink) {
+  eventide::ProbeRead(data, bytes, sink);
+}
+extern "C" __global__ void probe_hop(eventide::u32* words, eventide::u64* ns,
+                                     eventide::u32 rounds) {
+  eventide::ProbeHop(words, ns, rounds);
+}
+extern "C" __global__ void probe_ticket(eventide::u32* words, eventide::u64* ns,
+                                        eventide::u32 rounds) {
+  eventide::ProbeTicket(words, ns, rounds);
+}
+extern "C" __global__ void probe_page(eventide::u32* words, eventide::u64* ns,
+                                      eventide::u32 rounds) {
+  eventide::ProbePage(words, ns, rounds);
+}
+extern "C" __global__ void probe_barrier(eventide::u32* words, eventide::u64* ns,
+                                         eventide::u32 rounds) {
+  eventide::ProbeBarrier(words, ns, rounds);
 }
