@@ -3,6 +3,8 @@
 
 #include "jit/codegen.h"
 #include "jit/kernel.h"
+#include "models/decoder.h"
+#include "models/presets.h"
 #include "tests/jit/toy_graphs.h"
 
 namespace eventide {
@@ -58,6 +60,25 @@ TEST_CASE("recording compiles for every architecture, and reads clocks only when
     CHECK(Count(on->ptx, "%globaltimer") >= Count(off->ptx, "%globaltimer") + 9);
     CHECK_FALSE(on->usage.setmaxnreg_ignored);
   }
+}
+
+TEST_CASE("a whole decoder that records spills no more than a little") {
+  if (!HaveNvrtc()) return;
+  DecoderLimits limits;
+  limits.num_blocks = 1024;
+  const auto decoder = BuildDecoder(*PresetConfig("llama-3.2-1b"), DType::kBF16, limits);
+  REQUIRE(decoder.ok());
+  const absl::StatusOr<Program> program = Lower(decoder->graph, DecoderVerifyOptions(*decoder));
+  REQUIRE(program.ok());
+  const GpuArch& arch = **ArchByName("sm_90a");
+  CodegenTarget target = {arch.header, CodegenTarget::Entry::kCuda, /*timeline=*/true};
+  const auto on = CompileSource(Codegen(*program, target), arch, kStepKernel);
+  INFO(on.status());
+  REQUIRE(on.ok());
+  std::cout << arch.name << ", recording decoder: " << on->usage.spill_bytes << " bytes spilled, "
+            << on->usage.stack_bytes << " of stack, " << on->cpu_milliseconds << " ms of CPU\n";
+  // What is recorded shall be the step that runs without it.
+  CHECK(on->usage.spill_bytes <= 256);
 }
 
 TEST_CASE("the measuring kernels compile for every architecture") {
