@@ -64,22 +64,29 @@ struct DirectSync {
                  : "memory");
     return old == expected;
   }
-  // Words of a worker's own shared memory (the page pool): block scope is enough.
+  // Words of a worker's own shared memory (the page pool): block scope is enough. Addressed as shared
+  // memory: through generic addresses a 64-bit compare-and-swap is emulated.
   static EVT_FN u64 LocalLoad(const u64* p) {
     u64 v;
-    asm volatile("ld.acquire.cta.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    asm volatile("ld.acquire.cta.shared::cta.u64 %0, [%1];"
+                 : "=l"(v)
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(p)))
+                 : "memory");
     return v;
   }
   static EVT_FN u64 LocalFetchAdd(u64* p, u64 v) {
     u64 old;
-    asm volatile("atom.acq_rel.cta.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
+    asm volatile("atom.acq_rel.cta.shared::cta.add.u64 %0, [%1], %2;"
+                 : "=l"(old)
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(p))), "l"(v)
+                 : "memory");
     return old;
   }
   static EVT_FN bool LocalCompareAndSwap(u64* p, u64 expected, u64 desired) {
     u64 old;
-    asm volatile("atom.acq_rel.cta.cas.b64 %0, [%1], %2, %3;"
+    asm volatile("atom.acq_rel.cta.shared::cta.cas.b64 %0, [%1], %2, %3;"
                  : "=l"(old)
-                 : "l"(p), "l"(expected), "l"(desired)
+                 : "r"(static_cast<u32>(__cvta_generic_to_shared(p))), "l"(expected), "l"(desired)
                  : "memory");
     return old == expected;
   }

@@ -7,15 +7,16 @@
 namespace eventide {
 
 struct BulkCopyPort {
+  static constexpr bool kOneThreadCopies = true;
   static constexpr u32 kFullArrivals = 1;  // one lane's expect_tx, or one plain arrival
 
-  static EVT_FN bool BarrierTry(const u64* barrier, u32 parity) {
+  static EVT_FN bool BarrierTry(u32 barrier, u32 parity) {
     u32 done;
     asm volatile(
         "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
         "p; }"
         : "=r"(done)
-        : "r"(SharedAddress(barrier)), "r"(parity)
+        : "r"(barrier), "r"(parity)
         : "memory");
     return done != 0;
   }
@@ -29,30 +30,31 @@ struct BulkCopyPort {
   }
   static EVT_FN void FenceAfterStores() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-  static EVT_FN void ArriveWithoutData(u64* barrier) {
-    if (LaneId() == 0) BarrierArrive(barrier);
+  template <bool kAlone>
+  static EVT_FN void ArriveWithoutData(u32 barrier) {
+    if (kAlone || LaneId() == 0) BarrierArrive(barrier);
   }
-  // All lanes of a warp. The arrival precedes the copies' completions, which its transaction count
-  // covers.
-  template <class Source>
-  static EVT_FN void CopyPieces(u8* page, i32 pieces, u32 bytes, u32 last_bytes,
-                                const Source& source, u64* full) {
-    const u32 barrier = SharedAddress(full);
-    if (LaneId() == 0) {
+  // One thread, or all lanes of a warp. The arrival precedes the copies' completions, which its
+  // transaction count covers.
+  template <bool kAlone, class Source>
+  static EVT_FN void CopyPieces(u32 page, i32 pieces, u32 bytes, u32 last_bytes,
+                                const Source& source, u32 full) {
+    if (kAlone || LaneId() == 0) {
       // Compute read this page with ordinary loads before it dropped it; the copy engine writes it
       // next.
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       asm volatile(
-          "{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(barrier),
+          "{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(full),
           "r"(static_cast<u32>(pieces - 1) * bytes + last_bytes)
           : "memory");
     }
-    __syncwarp();
-    for (i32 i = static_cast<i32>(LaneId()); i < pieces; i += 32) {
+    if constexpr (!kAlone) __syncwarp();
+#pragma unroll 1
+    for (i32 i = kAlone ? 0 : static_cast<i32>(LaneId()); i < pieces; i += kAlone ? 1 : 32) {
       asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-          "[%3];" ::"r"(SharedAddress(page) + static_cast<u32>(i) * bytes),
-          "l"(source(i)), "r"(i == pieces - 1 ? last_bytes : bytes), "r"(barrier)
+          "[%3];" ::"r"(page + static_cast<u32>(i) * bytes),
+          "l"(source(i)), "r"(i == pieces - 1 ? last_bytes : bytes), "r"(full)
           : "memory");
     }
   }

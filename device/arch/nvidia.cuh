@@ -43,22 +43,21 @@ EVT_FN u64 NowNs() {
 }
 
 // mbarrier words, all at block scope: arrive releases, a successful wait acquires.
-EVT_FN void BarrierInit(u64* barrier, u32 count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(count)
+// Addresses are of shared memory.
+EVT_FN void BarrierInit(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+EVT_FN void BarrierArrive(u32 barrier) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(barrier)
                : "memory");
 }
-EVT_FN void BarrierArrive(u64* barrier) {
-  asm volatile(
-      "{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(SharedAddress(barrier))
-      : "memory");
-}
-EVT_FN bool BarrierTest(const u64* barrier, u32 parity) {
+EVT_FN bool BarrierTest(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(
       "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
       "p; }"
       : "=r"(done)
-      : "r"(SharedAddress(barrier)), "r"(parity)
+      : "r"(barrier), "r"(parity)
       : "memory");
   return done != 0;
 }
@@ -92,6 +91,35 @@ struct SharedState {
   ProgramRecord program;  // a copy: read all the time, and registers are for sums
   StepView step;
 };
+// Where its barriers and slots are, from its start.
+EVT_FN constexpr u32 FullAt(u32 lane, u32 slot) {
+  return static_cast<u32>(__builtin_offsetof(SharedState, full)) + (lane * kSlots + slot) * 8;
+}
+EVT_FN constexpr u32 EmptyAt(u32 lane, u32 slot) {
+  return static_cast<u32>(__builtin_offsetof(SharedState, empty)) + (lane * kSlots + slot) * 8;
+}
+EVT_FN constexpr u32 TicketFullAt(u32 slot) {
+  return static_cast<u32>(__builtin_offsetof(SharedState, ticket_full)) + slot * 8;
+}
+EVT_FN constexpr u32 TicketEmptyAt(u32 slot) {
+  return static_cast<u32>(__builtin_offsetof(SharedState, ticket_empty)) + slot * 8;
+}
+EVT_FN constexpr u32 SlotAt(u32 lane, u32 slot) {
+  return static_cast<u32>(__builtin_offsetof(SharedState, slot)) + (lane * kSlots + slot) * 8;
+}
+EVT_FN SlotPage LoadSlot(u32 address) {
+  SlotPage slot;
+  asm volatile("ld.shared::cta.v2.u32 {%0, %1}, [%2];"
+               : "=r"(slot.page), "=r"(slot.piece_bytes)
+               : "r"(address)
+               : "memory");
+  return slot;
+}
+EVT_FN void StoreSlot(u32 address, SlotPage slot) {
+  asm volatile("st.shared::cta.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(slot.page),
+               "r"(slot.piece_bytes)
+               : "memory");
+}
 inline constexpr u32 kSharedStateBytes = (sizeof(SharedState) + 127) / 128 * 128;
 
 // Dynamic shared memory of a worker with this many pages (jit/arch.cc and the launch use the same
@@ -144,6 +172,8 @@ struct GpuTimer<true> : TaskTimer {
 template <class Port>
 struct GpuWorkerBase {
   SharedState& shared;
+  // Its shared-memory address, which the compiler would else work out from special registers each time.
+  u32 base;
   u8* pages;
   const ProgramRecord& program;
   const StepView& step;
@@ -154,6 +184,7 @@ struct GpuWorkerBase {
 
   __device__ GpuWorkerBase(SharedState& state, u8* page_memory, const ProgramRecord& record)
       : shared(state),
+        base(static_cast<u32>(Opaque(static_cast<i32>(SharedAddress(&state))))),
         pages(page_memory),
         program(record),
         step(state.step),
@@ -218,28 +249,31 @@ struct GpuWorkerBase {
   }
 };
 
-// A producer role: one warp, in which every decision is taken by all lanes together. Grants pages
-// in order, copies, reclaims what compute has dropped.
+// A producer role. Grants pages in order, copies, takes back what compute has dropped. The stream role is
+// one thread where one thread can issue copies (kAlone); else, and for the input role, which polls many
+// events at once, it is a warp in which every decision is taken by all lanes together.
 template <class Port, u32 kLane>
 struct GpuProducer : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
   static constexpr u32 kRole = kLane == kLaneStream ? kRoleStream : kRoleInput;
-  u32 head = 0;  // slots asked for
-  u32 tail = 0;  // slots reclaimed
+  static constexpr bool kAlone = kLane == kLaneStream && Port::kOneThreadCopies;
+  u32 head = 0;      // slots asked for
+  u32 tail = 0;      // slots taken back
+  u32 patience = 0;  // pages still to be had from dropped slots before the pool is asked again
 
   using Base::Base;
 
   EVT_FN bool Begin(const TaskName& task) {
-    if (LaneId() == 0) this->SetTask(kRole, task);
+    if (First()) this->SetTask(kRole, task);
     return true;
   }
   template <class Source>
   EVT_FN void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0) {
     const i32 page = Acquire(true, bytes);
     if (this->aborted_) return;
-    Port::CopyPieces(this->pages + page * kPageBytes, pieces, bytes,
-                     last_bytes == 0 ? bytes : last_bytes, source,
-                     &this->shared.full[kLane][head % kSlots]);
+    Port::template CopyPieces<kAlone>(PagesAddress() + static_cast<u32>(page) * kPageBytes, pieces,
+                                      bytes, last_bytes == 0 ? bytes : last_bytes, source,
+                                      this->base + FullAt(kLane, head % kSlots));
     ++head;
     if constexpr (kRecordsTimeline<Port>) {
       NoteCopy(static_cast<u32>(pieces - 1) * bytes + (last_bytes == 0 ? bytes : last_bytes));
@@ -257,18 +291,18 @@ struct GpuProducer : GpuWorkerBase<Port> {
   // All elements of a box, 32 at a time.
   template <class P>
   EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
-    Reclaim();
+    ReturnDropped();
     const i32 size = box.size();
 #pragma unroll 1
-    for (i32 first = 0; first < size; first += 32) {
-      const i32 k = first + static_cast<i32>(LaneId());
+    for (i32 first = 0; first < size; first += kAlone ? 1 : 32) {
+      const i32 k = first + (kAlone ? 0 : static_cast<i32>(LaneId()));
       ElementWait wait = {};
       if (k < size) wait = this->WaitFor(p, box, k);
       if (!AwaitElements(wait)) return false;
     }
     // The lanes' acquires reach the lane that issues copies through the warp's votes; what ordinary
     // stores wrote may then be read by the copy engine.
-    __syncwarp();
+    Together();
     Port::FenceBeforeCopyFromGlobal();
     return true;
   }
@@ -281,7 +315,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
     __syncwarp();
   }
   EVT_FN void Finished() {
-    if (LaneId() == 0) this->CountFinished();
+    if (First()) this->CountFinished();
   }
 
   // The stream role draws tickets and hands them on; the input role reads them.
@@ -291,20 +325,20 @@ struct GpuProducer : GpuWorkerBase<Port> {
     const u32 parity = this->tickets / kTicketSlots % 2;
     ++this->tickets;
     if constexpr (kLane == kLaneStream) {
-      if (!AwaitBarrier(&shared.ticket_empty[slot], parity ^ 1)) return ~0u;
+      if (!AwaitBarrier(this->base + TicketEmptyAt(slot), parity ^ 1)) return ~0u;
       u32 ticket = 0;
-      if (LaneId() == 0) {
+      if (First()) {
         ticket = DirectSync::FetchAddRelaxed(
             CounterAt(this->program, this->step.header->bank, element), 1);
         shared.ticket[slot] = ticket;
-        BarrierArrive(&shared.ticket_full[slot]);
+        BarrierArrive(this->base + TicketFullAt(slot));
       }
-      return __shfl_sync(0xffffffffu, ticket, 0);
+      return kAlone ? ticket : __shfl_sync(0xffffffffu, ticket, 0);
     } else {
-      if (!AwaitBarrier(&shared.ticket_full[slot], parity)) return ~0u;
+      if (!AwaitBarrier(this->base + TicketFullAt(slot), parity)) return ~0u;
       const u32 ticket = shared.ticket[slot];
       __syncwarp();
-      if (LaneId() == 0) BarrierArrive(&shared.ticket_empty[slot]);
+      if (LaneId() == 0) BarrierArrive(this->base + TicketEmptyAt(slot));
       return ticket;
     }
   }
@@ -312,90 +346,113 @@ struct GpuProducer : GpuWorkerBase<Port> {
   // Until compute has dropped everything and every copy has landed: a block must not end before.
   EVT_FN void Drain() {
     while (!this->aborted_ && tail != head) {
-      if (AwaitBarrier(&this->shared.empty[kLane][tail % kSlots], tail / kSlots % 2))
-        ReturnOldest();
+      if (AwaitBarrier(this->base + EmptyAt(kLane, tail % kSlots), tail / kSlots % 2)) ReturnOldest();
     }
     for (; tail != head; ++tail) {  // aborted: only copies in flight matter, and they always land
-      while (!Port::BarrierTry(&this->shared.full[kLane][tail % kSlots], tail / kSlots % 2)) {
+      while (!Port::BarrierTry(this->base + FullAt(kLane, tail % kSlots), tail / kSlots % 2)) {
       }
     }
   }
 
  private:
+  EVT_FN bool First() const { return kAlone || LaneId() == 0; }
+  EVT_FN void Together() const {
+    if constexpr (!kAlone) __syncwarp();
+  }
+  EVT_FN bool All(bool mine) const { return kAlone ? mine : __all_sync(0xffffffffu, mine) != 0; }
+  EVT_FN u32 PagesAddress() const { return this->base + kSharedStateBytes + kScratchBytes; }
+
   // Polls until all lanes' elements have fired.
   EVT_FN bool AwaitElements(const ElementWait& wait) {
     bool fired = wait.counter == nullptr;
     for (u32 poll = 1;; ++poll) {
       // Acquires what the notifying tasks wrote; counterpart: AddRelease in NotifyElement.
       if (!fired) fired = DirectSync::LoadAcquire(wait.counter) >= wait.target;
-      if (__all_sync(0xffffffffu, fired)) return true;
+      if (All(fired)) return true;
       if (poll % kPollsPerCheck == 0) {
         if (AllEnded(!fired, kAbortStuckEvent, wait.element, wait.target)) return false;
-        Reclaim();
+        ReturnDropped();
       }
     }
   }
-  EVT_FN bool AwaitBarrier(const u64* barrier, u32 parity) {
+  EVT_FN bool AwaitBarrier(u32 barrier, u32 parity) {
     for (u32 poll = 1;; ++poll) {
-      if (__all_sync(0xffffffffu, Port::BarrierTry(barrier, parity))) return true;
-      if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0))
-        return false;
+      if (All(Port::BarrierTry(barrier, parity))) return true;
+      if (poll % kPollsPerCheck == 0 && AllEnded(First(), kAbortStuckPage, 0, 0)) return false;
     }
   }
   EVT_FN bool AllEnded(bool mine, u32 cause, u32 element, u32 target) {
     const bool ended = mine && this->Ended(kRole, cause, element, target);
-    if (__any_sync(0xffffffffu, ended)) this->aborted_ = true;
+    if (!All(!ended)) this->aborted_ = true;
     return this->aborted_;
   }
 
-  // What this copy brings, and how many slots still wait for their data: lane i looks at the i-th.
+  // What this copy brings, and how many slots still wait for their data.
   EVT_FN void NoteCopy(u32 bytes) {
-    const u32 slot = tail + LaneId();
-    const bool arriving = slot - tail < head - tail &&
-                          !BarrierTest(&this->shared.full[kLane][slot % kSlots], slot / kSlots % 2);
-    this->timer.in_flight += static_cast<u32>(CountBits(__ballot_sync(0xffffffffu, arriving)));
+    for (u32 slot = tail; slot != head; ++slot) {
+      if (!BarrierTest(this->base + FullAt(kLane, slot % kSlots), slot / kSlots % 2)) {
+        ++this->timer.in_flight;
+      }
+    }
     this->timer.bytes += bytes;
     ++this->timer.copies;
   }
 
-  // A free slot, and a page for it if asked for; kNoPage otherwise.
+  // A free slot, and a page for it if asked for; kNoPage otherwise. A new page while the pool grants
+  // one; then the lane's oldest page, once compute has dropped it: what the lane holds does not change,
+  // so the pool need not know, and a full pipeline runs without atomics.
   EVT_FN i32 Acquire(bool with_page, u32 piece_bytes) {
-    Reclaim();
     i32 page = kNoPage;
     for (u32 poll = 1;; ++poll) {
       if (head - tail < kSlots) {
         if (!with_page) break;
-        if (LaneId() == 0) page = this->shared.pool.TryGrant(kLane);
-        page = __shfl_sync(0xffffffffu, page, 0);
-        if (page != kNoPage) break;
+        if (patience == 0) {
+          if (First()) page = this->shared.pool.TryGrant(kLane);
+          if constexpr (!kAlone) page = __shfl_sync(0xffffffffu, page, 0);
+          if (page != kNoPage) break;
+          patience = kSlots;
+        }
+      }
+      if (OldestDropped()) {
+        if (with_page) page = LoadSlot(this->base + SlotAt(kLane, tail % kSlots)).page;
+        if (page == kNoPage) {
+          ReturnOldest();
+          continue;
+        }
+        ++tail;
+        --patience;
+        break;
       }
       this->timer.Stalls();
-      Reclaim();
-      if (poll % kPollsPerCheck == 0 && AllEnded(LaneId() == 0, kAbortStuckPage, 0, 0))
-        return kNoPage;
+      if (poll % kPollsPerCheck == 0) {
+        patience = 0;
+        if (AllEnded(First(), kAbortStuckPage, 0, 0)) return kNoPage;
+      }
     }
     this->timer.StallEnds();
-    if (LaneId() == 0) this->shared.slot[kLane][head % kSlots] = SlotPage{page, piece_bytes};
-    __syncwarp();
+    Together();  // all lanes have read the oldest slot, which may be this one
+    if (First()) StoreSlot(this->base + SlotAt(kLane, head % kSlots), SlotPage{page, piece_bytes});
+    Together();
     return page;
   }
   EVT_FN void FillEmpty() {
     if (this->aborted_) return;
-    Port::ArriveWithoutData(&this->shared.full[kLane][head % kSlots]);
+    Port::template ArriveWithoutData<kAlone>(this->base + FullAt(kLane, head % kSlots));
     ++head;
   }
-  EVT_FN void Reclaim() {
-    while (tail != head &&
-           __all_sync(0xffffffffu,
-                      BarrierTest(&this->shared.empty[kLane][tail % kSlots], tail / kSlots % 2))) {
-      ReturnOldest();
-    }
+  EVT_FN void ReturnDropped() {
+    while (OldestDropped()) ReturnOldest();
+  }
+  EVT_FN bool OldestDropped() const {
+    return tail != head &&
+           All(BarrierTest(this->base + EmptyAt(kLane, tail % kSlots), tail / kSlots % 2));
   }
   EVT_FN void ReturnOldest() {
-    const i32 page = this->shared.slot[kLane][tail % kSlots].page;
-    if (page != kNoPage && LaneId() == 0) this->shared.pool.Return(kLane, page);
-    __syncwarp();
+    const i32 page = LoadSlot(this->base + SlotAt(kLane, tail % kSlots)).page;
+    if (page != kNoPage && First()) this->shared.pool.Return(kLane, page);
+    Together();
     ++tail;
+    patience = 0;
   }
 };
 
@@ -441,15 +498,15 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   EVT_FN GpuPage Take(u32 lane) {
     const u32 slot = taken[lane] % kSlots;
-    AwaitBarrier(&this->shared.full[lane][slot], taken[lane] / kSlots % 2);
+    AwaitBarrier(this->base + FullAt(lane, slot), taken[lane] / kSlots % 2);
     ++taken[lane];
-    const SlotPage page = this->shared.slot[lane][slot];
+    const SlotPage page = LoadSlot(this->base + SlotAt(lane, slot));
     // After an abort the slot may hold no page: any page will do then, nothing of it is published.
     return GpuPage{this->pages + Max(page.page, 0) * kPageBytes, page.piece_bytes};
   }
   EVT_FN void Drop(u32 lane) {
     __syncwarp();
-    if (Lane() == 0) BarrierArrive(&this->shared.empty[lane][dropped[lane] % kSlots]);
+    if (Lane() == 0) BarrierArrive(this->base + EmptyAt(lane, dropped[lane] % kSlots));
     ++dropped[lane];
   }
   EVT_FN u8* Own(GpuPage& page, i32, u32, u32) { return page.data; }
@@ -525,16 +582,16 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   EVT_FN u32 TakeTicket(i32) {
     const u32 slot = this->tickets % kTicketSlots;
-    AwaitBarrier(&this->shared.ticket_full[slot], this->tickets / kTicketSlots % 2);
+    AwaitBarrier(this->base + TicketFullAt(slot), this->tickets / kTicketSlots % 2);
     ++this->tickets;
     const u32 ticket = this->shared.ticket[slot];
     __syncwarp();
-    if (Lane() == 0) BarrierArrive(&this->shared.ticket_empty[slot]);
+    if (Lane() == 0) BarrierArrive(this->base + TicketEmptyAt(slot));
     return Vote(this->aborted_) ? ~0u : ticket;
   }
 
  private:
-  EVT_FN void AwaitBarrier(const u64* barrier, u32 parity) {
+  EVT_FN void AwaitBarrier(u32 barrier, u32 parity) {
     for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
       this->timer.Stalls();
       if (poll % kPollsPerCheck == 0) {
@@ -573,7 +630,7 @@ template <class Port>
 EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
   AbortRecord* record = reinterpret_cast<AbortRecord*>(program.abort);
   ProgressWatch<DirectSync> watch;
-  for (u32 poll = 1; !Port::BarrierTry(&shared.finished, 0); ++poll) {
+  for (u32 poll = 1; !Port::BarrierTry(SharedAddress(&shared.finished), 0); ++poll) {
     if (poll % kPollsPerCheck != 0) continue;
     bool ended = DirectSync::LoadRelaxed(&record->cause) != kAbortNone;
     if (!ended && watch.Stalled(program, 1, NowNs(), shared.step.header->timeout_ns)) {
@@ -620,15 +677,15 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     shared.program = record;
     for (u32 lane = 0; lane < kLanes; ++lane) {
       for (u32 slot = 0; slot < kSlots; ++slot) {
-        BarrierInit(&shared.full[lane][slot], Port::kFullArrivals);
-        BarrierInit(&shared.empty[lane][slot], kComputeWarps);
+        BarrierInit(SharedAddress(&shared.full[lane][slot]), Port::kFullArrivals);
+        BarrierInit(SharedAddress(&shared.empty[lane][slot]), kComputeWarps);
       }
     }
     for (u32 slot = 0; slot < kTicketSlots; ++slot) {
-      BarrierInit(&shared.ticket_full[slot], 1);
-      BarrierInit(&shared.ticket_empty[slot], 1 + kComputeWarps);  // input warp, compute warps
+      BarrierInit(SharedAddress(&shared.ticket_full[slot]), 1);
+      BarrierInit(SharedAddress(&shared.ticket_empty[slot]), 1 + kComputeWarps);  // input warp, compute warps
     }
-    BarrierInit(&shared.finished, kWorkingWarps);
+    BarrierInit(SharedAddress(&shared.finished), kWorkingWarps);
     Port::FenceAfterBarrierInit();
     shared.ended = 0;
     for (u32 role = 0; role < kRoles; ++role) shared.waiting[role].cause = kAbortNone;
@@ -672,11 +729,14 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   } else {
     Port::GiveRegisters();
     if (warp == kStreamWarp) {
-      GpuProducer<Roles, kLaneStream> stream(shared, pages, program);
-      if constexpr (kTimeline) stream.TimeStep(kRoleStream);
-      RunStream(p, stream);
-      if constexpr (kTimeline) stream.TimeStepEnd();
-      stream.Drain();
+      using Stream = GpuProducer<Roles, kLaneStream>;
+      if (!Stream::kAlone || LaneId() == 0) {
+        Stream stream(shared, pages, program);
+        if constexpr (kTimeline) stream.TimeStep(kRoleStream);
+        RunStream(p, stream);
+        if constexpr (kTimeline) stream.TimeStepEnd();
+        stream.Drain();
+      }
     } else if (warp == kInputWarp) {
       GpuProducer<Roles, kLaneInput> input(shared, pages, program);
       if constexpr (kTimeline) input.TimeStep(kRoleInput);
@@ -688,7 +748,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     }
   }
   __syncwarp();
-  if (warp < kWorkingWarps && LaneId() == 0) BarrierArrive(&shared.finished);
+  if (warp < kWorkingWarps && LaneId() == 0) BarrierArrive(SharedAddress(&shared.finished));
 }
 
 }  // namespace eventide

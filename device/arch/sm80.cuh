@@ -8,22 +8,24 @@
 namespace eventide {
 
 struct Sm80 {
+  static constexpr bool kOneThreadCopies = false;
   static constexpr u32 kFullArrivals = 32;  // every lane of the producer
 
-  static EVT_FN bool BarrierTry(const u64* barrier, u32 parity) {
+  static EVT_FN bool BarrierTry(u32 barrier, u32 parity) {
     return BarrierTest(barrier, parity);
   }
   static EVT_FN void FenceAfterBarrierInit() {}
   static EVT_FN void FenceBeforeCopyFromGlobal() {}  // cp.async is no proxy of its own
   static EVT_FN void FenceAfterStores() {}
 
-  static EVT_FN void ArriveWithoutData(u64* barrier) { BarrierArrive(barrier); }
-  template <class Source>
-  static EVT_FN void CopyPieces(u8* page, i32 pieces, u32 bytes, u32 last_bytes,
-                                const Source& source, u64* full) {
+  template <bool>
+  static EVT_FN void ArriveWithoutData(u32 barrier) { BarrierArrive(barrier); }
+  template <bool, class Source>
+  static EVT_FN void CopyPieces(u32 page, i32 pieces, u32 bytes, u32 last_bytes,
+                                const Source& source, u32 full) {
     for (i32 i = 0; i < pieces; ++i) {
       const u8* from = reinterpret_cast<const u8*>(source(i));
-      const u32 to = SharedAddress(page) + static_cast<u32>(i) * bytes;
+      const u32 to = page + static_cast<u32>(i) * bytes;
       const u32 size = i == pieces - 1 ? last_bytes : bytes;
       for (u32 at = LaneId() * 16; at < size; at += 512) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at)
@@ -31,7 +33,7 @@ struct Sm80 {
       }
     }
     // This lane's arrival happens when all its copies so far have landed.
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(full))
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full)
                  : "memory");
   }
   static EVT_FN void TakeRegisters() {}
