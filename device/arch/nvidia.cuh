@@ -80,8 +80,8 @@ struct SharedState {
   PagePool<DirectSync> pool;
   u64 full[kLanes][kSlots];
   u64 empty[kLanes][kSlots];
-  u64 ticket_full[kTicketSlots], ticket_empty[kTicketSlots];
   SlotPage slot[kLanes][kSlots];
+  u64 ticket_full[kTicketSlots], ticket_empty[kTicketSlots];
   u32 ticket[kTicketSlots];
   u64 finished;  // completes when all working warps are through
   u32 ended;     // the step has been aborted: set by the watch warp, polled by all waits
@@ -91,22 +91,19 @@ struct SharedState {
   ProgramRecord program;  // a copy: read all the time, and registers are for sums
   StepView step;
 };
-// Where its barriers and slots are, from its start.
+// Where its barriers and slots are, from its start: the first members, in order, without gaps (NVRTC has no
+// offsetof).
 EVT_FN constexpr u32 FullAt(u32 lane, u32 slot) {
-  return static_cast<u32>(__builtin_offsetof(SharedState, full)) + (lane * kSlots + slot) * 8;
+  return sizeof(PagePool<DirectSync>) + (lane * kSlots + slot) * 8;
 }
 EVT_FN constexpr u32 EmptyAt(u32 lane, u32 slot) {
-  return static_cast<u32>(__builtin_offsetof(SharedState, empty)) + (lane * kSlots + slot) * 8;
-}
-EVT_FN constexpr u32 TicketFullAt(u32 slot) {
-  return static_cast<u32>(__builtin_offsetof(SharedState, ticket_full)) + slot * 8;
-}
-EVT_FN constexpr u32 TicketEmptyAt(u32 slot) {
-  return static_cast<u32>(__builtin_offsetof(SharedState, ticket_empty)) + slot * 8;
+  return FullAt(kLanes, 0) + (lane * kSlots + slot) * 8;
 }
 EVT_FN constexpr u32 SlotAt(u32 lane, u32 slot) {
-  return static_cast<u32>(__builtin_offsetof(SharedState, slot)) + (lane * kSlots + slot) * 8;
+  return EmptyAt(kLanes, 0) + (lane * kSlots + slot) * 8;
 }
+EVT_FN constexpr u32 TicketFullAt(u32 slot) { return SlotAt(kLanes, 0) + slot * 8; }
+EVT_FN constexpr u32 TicketEmptyAt(u32 slot) { return TicketFullAt(kTicketSlots) + slot * 8; }
 EVT_FN SlotPage LoadSlot(u32 address) {
   SlotPage slot;
   asm volatile("ld.shared::cta.v2.u32 {%0, %1}, [%2];"
