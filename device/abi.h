@@ -48,8 +48,9 @@ struct SlotState {
   u32 top_k;            // 0 is off
   u32 stop_count;
   i32 stop_tokens[kMaxStopTokens];
+  u64 finish_step;      // the step in which `finish` was set
 };
-static_assert(sizeof(SlotState) == 88, "SlotState");
+static_assert(sizeof(SlotState) == 96, "SlotState");
 
 // One line of the results ring, written by the step's sampling tasks in device (or pinned host) memory,
 // read by the host after the step has retired.

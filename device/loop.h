@@ -27,6 +27,7 @@
 #pragma once
 
 #include "device/abi.h"
+#include "device/atomic.h"
 #include "device/event.h"
 #include "device/op.h"
 #include "device/pages.h"
@@ -236,10 +237,15 @@ EVT_FN void RunSequential(const P& p, W& w) {
   });
 }
 
-// The step's derived symbols, by every worker itself: the sum of the rows' query lengths.
-EVT_FN i32 QueryLength(const Row& row, const SlotState* slots) {
+// The step's derived symbols, by every worker itself: the sum of the rows' query lengths. A slot that
+// finishes in this very step still counts: a worker may start so late that `sample` has already run, and
+// must come to the same sum as the others.
+EVT_FN i32 QueryLength(const Row& row, const SlotState* slots, u64 step) {
   if (row.query_length != kDeviceKnows) return static_cast<i32>(row.query_length);
-  return slots[row.slot].finish != kSlotRunning ? 0 : 1 + static_cast<i32>(row.draft_length);
+  const SlotState& slot = slots[row.slot];
+  // Acquires finish_step; counterpart: the release in ops/sample.h.
+  if (DirectSync::LoadAcquire(&slot.finish) != kSlotRunning && slot.finish_step != step) return 0;
+  return 1 + static_cast<i32>(row.draft_length);
 }
 
 }  // namespace eventide

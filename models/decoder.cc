@@ -18,6 +18,8 @@ namespace eventide {
 namespace {
 
 constexpr int kTile = Linear::kTileTokens;
+constexpr int kColumns = Embedding::kColumns;  // of an embedding's or a final norm's task
+static_assert(FinalNorm::kColumns == kColumns);
 static_assert(Linear::kTileRows == kTileRows && Embedding::kPackedHeight == kTileRows);
 
 int VariantOf(DType storage) {
@@ -118,11 +120,13 @@ class Builder {
     const Embedding::Params embedding = {dim_tokens_, c_.hidden, c_.vocab, c_.tie_embeddings};
     const Expr first = At(0) * Embedding::kTokens;
     const IndexRange tokens(first, Min(first + Embedding::kTokens, tokens_));
-    g_.Call<Embedding>("embedding",
-                       {Operand(t_.table, 0), Operand(t_.norm_a, 0), t_.row_start, t_.token_row,
-                        Operand(t_.x).Region({tokens}), Operand(t_.xa).Region({At(0)}),
-                        Operand(t_.ssq_a).Region({tokens})},
-                       embedding, {CeilDiv(tokens_, Embedding::kTokens)}, variant_)
+    g_.Call<Embedding>(
+          "embedding",
+          {Operand(t_.table, 0), Operand(t_.norm_a, 0), t_.row_start, t_.token_row,
+           Operand(t_.x).Region({tokens, TileColumns(kColumns, c_.hidden)}),
+           Operand(t_.xa).Region({At(0), TileColumns(kColumns * 8, ActivationGroup(c_.hidden))}),
+           Operand(t_.ssq_a).Region({tokens, TileColumns(kColumns / 16, CeilDiv(c_.hidden, 16))})},
+          embedding, {CeilDiv(tokens_, Embedding::kTokens), CeilDiv(c_.hidden, kColumns)}, variant_)
         .Wait(t_.plan_done, {0})
         .Notify(x_ready_, {0, At(0) / (kTile / Embedding::kTokens)});
   }
@@ -199,11 +203,12 @@ class Builder {
   }
 
   void End() {
-    g_.Call<FinalNorm>("final_norm",
-                       {t_.x, Operand(t_.norm_a, c_.layers), t_.output_token, t_.counts,
-                        Operand(t_.xf).Region({At(0)})},
-                       FinalNorm::Params{c_.hidden, c_.rms_eps},
-                       {CeilDiv(outputs_, FinalNorm::kTokens)}, variant_)
+    g_.Call<FinalNorm>(
+          "final_norm",
+          {t_.x, t_.ssq_a, Operand(t_.norm_a, c_.layers), t_.output_token, t_.counts,
+           Operand(t_.xf).Region({At(0), TileColumns(kColumns * 8, ActivationGroup(c_.hidden))})},
+          FinalNorm::Params{c_.hidden, c_.rms_eps},
+          {CeilDiv(outputs_, FinalNorm::kTokens), CeilDiv(c_.hidden, kColumns)}, variant_)
         .Wait(x_ready_, {c_.layers, IndexRange(0, token_tiles_)})
         .Notify(xf_ready_, {At(0) / (kTile / FinalNorm::kTokens)});
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "device/dtype.h"
-#include "device/op.h"
 #include "device/layout.h"
+#include "device/op.h"
 
 namespace eventide {
 
@@ -18,6 +18,7 @@ struct Embedding {
 
   static constexpr i32 kTokens = 8;  // of a task
   static constexpr i32 kPackedHeight = 32;
+  static constexpr i32 kColumns = 256;  // of a task
 
   struct Params {
     DimRef tokens;
@@ -31,18 +32,26 @@ struct Embedding {
     const Params& p = t.params();
     const i32 first = t.at.at[0] * kTokens;
     const i32 blocks = CeilDiv(p.hidden, 16);
+    const i32 first_block = t.at.at[1] * (kColumns / 16);
+    const i32 count = Min(blocks - first_block, kColumns / 16);
     const T* gain = t.Operand<const T>(kGain);
     float* x = t.Operand<float>(kX);
     T* next = t.Operand<T>(kNext);
     float* sums = t.Operand<float>(kNextSums);
-    w.Parallel(Min(t.Dim(p.tokens) - first, kTokens) * blocks, [&](i32 i) {
-      const i32 token = first + i / blocks, block = i % blocks;
+    w.Parallel(Min(t.Dim(p.tokens) - first, kTokens) * count, [&](i32 i) {
+      const i32 token = first + i / count, block = first_block + i % count;
       const i32 id = TokenId(t, token);
       const i32 end = Min(16, p.hidden - block * 16);
+      // All loads before the first store: nothing else lets them overlap.
+      float values[16];
+      for (i32 c = 0; c < 16; ++c) {
+        values[c] = ToFloat(Element<T, W>(t, id, block * 16 + Min(c, end - 1)));
+      }
       float sum = 0.0f;
-      for (i32 c = 0; c < end; ++c) {
+      for (i32 c = 0; c < 16; ++c) {
+        if (c >= end) continue;
         const i32 column = block * 16 + c;
-        const float value = ToFloat(Element<T, W>(t, id, column));
+        const float value = values[c];
         x[static_cast<i64>(token) * p.hidden + column] = value;
         next[ActivationIndex(p.hidden, token, column)] =
             Storage<T>::From(Multiply(value, ToFloat(gain[column])));

@@ -60,7 +60,7 @@ struct Plan {
     const Row& row = t.step.Rows()[r];
     RowWork work;
     work.context = static_cast<i32>(t.step.Slots()[row.slot].context_length);
-    work.length = QueryLength(row, t.step.Slots());
+    work.length = QueryLength(row, t.step.Slots(), t.step.header->step);
     const i32 tile = AttentionTile(p.head_dim, p.group);
     work.tiles = CeilDiv(work.length, tile);
     const i32 last = work.context + work.length - 1;
@@ -78,7 +78,7 @@ struct Plan {
     const Params& p = t.params();
     const Row* row = t.step.Rows();
     w.Parallel(rows, [&](i32 r) {
-      const i32 length = QueryLength(row[r], t.step.Slots());
+      const i32 length = QueryLength(row[r], t.step.Slots(), t.step.header->step);
       m.a[r] = length;
       m.b[r] = OutputsOf(row[r], length);
     });

@@ -35,7 +35,7 @@ struct Sample {
     const i32 r = t.at.at[0];
     const Row& row = t.step.Rows()[r];
     SlotState& slot = t.step.Slots()[row.slot];
-    const i32 length = QueryLength(row, t.step.Slots());
+    const i32 length = QueryLength(row, t.step.Slots(), t.step.header->step);
     const i32 first_output = t.Operand<const i32>(kRowOutput)[r];
     const bool appends = length > 0 && (row.sampling & kRowSample) && first_output >= 0 &&
                          slot.finish == kSlotRunning;
@@ -46,14 +46,14 @@ struct Sample {
     w.Sync();  // every thread has read the slot
     if (w.Leader()) {
       slot.context_length += static_cast<u32>(length);
-      if (appends) Append(slot, token);
+      if (appends) Append(slot, token, t.step.header->step);
       reinterpret_cast<StepResult*>(t.step.header->results_ring_ptr)[r] = {
           row.slot, appends ? 1u : 0u, slot.finish, token};
     }
   }
 
  private:
-  static EVT_FN void Append(SlotState& slot, i32 token) {
+  static EVT_FN void Append(SlotState& slot, i32 token, u64 step) {
     reinterpret_cast<i32*>(slot.history)[slot.history_length] = token;
     const u32 history = ++slot.history_length;
     u32 finish = history >= slot.max_length ? kSlotLength : kSlotRunning;
@@ -62,7 +62,9 @@ struct Sample {
         if (slot.stop_tokens[i] == token) finish = kSlotStopped;
       }
     }
-    slot.finish = finish;
+    slot.finish_step = step;
+    // Releases finish_step to workers that only now start; counterpart: QueryLength.
+    DirectSync::StoreRelease(&slot.finish, finish);
   }
 
   template <class W>

@@ -24,7 +24,7 @@ constexpr int kMaxInFlight = 2;
 // A kernel ends stuck steps itself; if even that does not happen, the GPU is lost to this process.
 constexpr std::chrono::minutes kDeviceSilence{10};
 // Shared memory of a worker that is not pages: scratch, and its state with room to spare.
-constexpr int kNotPagesBytes = kScratchBytes + 4096;
+constexpr int kNotPagesBytes = kScratchBytes + 12 * 1024;
 
 double Since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();

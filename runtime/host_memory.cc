@@ -145,7 +145,7 @@ absl::Status HostExecutor::SumRows(StepHeader& header) const {
         return absl::InvalidArgumentError(absl::StrFormat(
             "step: row %d leaves its length to the device, but there are no slot states", r));
       }
-      sum += static_cast<uint32_t>(QueryLength(rows[r], slots));
+      sum += static_cast<uint32_t>(QueryLength(rows[r], slots, header.step));
     }
     if (sum < symbol.min || sum > symbol.max) {
       return absl::InvalidArgumentError(

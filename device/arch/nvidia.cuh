@@ -25,6 +25,7 @@ inline constexpr u32 kThreads = kComputeThreads + 128;
 inline constexpr u32 kStreamWarp = 8, kInputWarp = 9;
 inline constexpr u32 kSlots = 16;  // of one lane
 inline constexpr u32 kTicketSlots = 8;
+inline constexpr i32 kSharedNodes = 24;
 inline constexpr i32 kNoPage = -1;
 inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
 inline constexpr u32 kWatchWarp = 10;
@@ -89,6 +90,9 @@ struct SharedState {
   u32 arrivals;  // what Arrive hands to the role's threads
   i32 sum_of_rows;
   ProgramRecord program;  // a copy: read all the time, and registers are for sums
+  // Node records, if there are no more: parameters are read at every turn, and every acquire of an event
+  // empties the first-level cache that global ones would lie in.
+  Node nodes[kSharedNodes];
   StepView step;
 };
 // Where its barriers and slots are, from its start: the first members, in order, without gaps (NVRTC has no
@@ -417,7 +421,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
           continue;
         }
         ++tail;
-        --patience;
+        if (patience > 0) --patience;
         break;
       }
       this->timer.Stalls();
@@ -657,6 +661,25 @@ EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
   }
 }
 
+// Brings the node records into shared memory; `program` then points at them there.
+template <class P>
+EVT_FN void ShareNodes(const P& p, SharedState& shared, const ProgramRecord& record) {
+  const int last = p.Sections() - 1;
+  const i32 grids = last < 0 ? 0 : p.FirstGrid(last) + p.GridCount(last);
+  constexpr u32 kWords = sizeof(Node) / 4;
+  bool fit = true;
+#pragma unroll 1
+  for (i32 grid = 0; grid < grids; ++grid) {
+    const i32 node = p.NodeIndex(grid);
+    fit = fit && node < kSharedNodes;
+    if (node < 0 || node >= kSharedNodes) continue;
+    const u32* from = reinterpret_cast<const u32*>(record.nodes) + static_cast<u32>(node) * kWords;
+    u32* to = reinterpret_cast<u32*>(&shared.nodes[node]);
+    for (u32 i = threadIdx.x; i < kWords; i += kThreads) to[i] = from[i];
+  }
+  if (fit && threadIdx.x == 0) shared.program.nodes = reinterpret_cast<u64>(&shared.nodes[0]);
+}
+
 // Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter
 // bank's slice, then becomes its role.
 template <class Port, class P>
@@ -694,10 +717,11 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     shared.step.header = header;
   }
   __syncthreads();
+  ShareNodes(p, shared, record);
   const u32 rows = header->rows;
   i32 sum = 0;
   for (u32 r = threadIdx.x; r < rows; r += kThreads) {
-    sum += QueryLength(shared.step.Rows()[r], shared.step.Slots());
+    sum += QueryLength(shared.step.Rows()[r], shared.step.Slots(), header->step);
   }
   if (sum != 0) atomicAdd(&shared.sum_of_rows, sum);
   __syncthreads();

@@ -50,7 +50,8 @@ void CheckEmbedding(const OpBackend& backend, int tokens, int hidden, bool packe
   const TensorId sums_id = rig.Output<float>("next_sums", static_cast<size_t>(tokens) * blocks);
   rig.graph().Call<Embedding>(
       "embedding", {table_id, gain_id, start_id, row_id, x_id, next_id, sums_id},
-      {rig.graph().Dim(symbol), hidden, vocab, packed}, {CeilDiv(symbol, 8)}, Storage<T>::kVariant);
+      {rig.graph().Dim(symbol), hidden, vocab, packed},
+      {CeilDiv(symbol, 8), CeilDiv(hidden, Embedding::kColumns)}, Storage<T>::kVariant);
   rig.Start(backend);
   step.Upload(rig);
   StepHeader header = step.Header(rig);
@@ -103,15 +104,26 @@ void CheckFinalNorm(const OpBackend& backend, int outputs, int hidden) {
   for (int token = 0; token < tokens; token += 2) {  // nobody asks for these
     for (int c = 0; c < hidden; ++c) x[token * hidden + c] = NAN;
   }
+  // As the last residual leaves them: sums of squares over blocks of 16 columns.
+  const int blocks = CeilDiv(hidden, 16);
+  std::vector<float> sums(static_cast<size_t>(tokens) * blocks);
+  for (int token = 0; token < tokens; ++token) {
+    for (int c = 0; c < hidden; ++c) {
+      float& sum = sums[token * blocks + c / 16];
+      sum = Fma(x[token * hidden + c], x[token * hidden + c], sum);
+    }
+  }
   OpRig rig("final_norm");
   const Expr symbol = rig.graph().AddSymbol("outputs", 0, 100);
   const TensorId x_id = rig.Input("x", x);
+  const TensorId sums_id = rig.Input("sums", sums);
   const TensorId gain_id = rig.Input("gain", gain);
   const TensorId token_id = rig.Input("output_token", output_token);
   const TensorId counts_id = rig.Input("counts", std::vector<i32>{0, outputs, tokens, 0});
   const TensorId out_id = rig.Output<T>("output", CeilDiv(outputs, 8) * ActivationGroup(hidden));
-  rig.graph().Call<FinalNorm>("final_norm", {x_id, gain_id, token_id, counts_id, out_id},
-                              {hidden, 1e-5f}, {CeilDiv(symbol, 8)}, Storage<T>::kVariant);
+  rig.graph().Call<FinalNorm>(
+      "final_norm", {x_id, sums_id, gain_id, token_id, counts_id, out_id}, {hidden, 1e-5f},
+      {CeilDiv(symbol, 8), CeilDiv(hidden, FinalNorm::kColumns)}, Storage<T>::kVariant);
   rig.Start(backend);
   StepHeader header = {};
   header.symbols[0] = outputs;
