@@ -132,6 +132,36 @@ ModelConfig TestMoe() {
   return config;
 }
 
+// Test models with query widths unlike the hidden size, which no tile divides.
+// Transformers wants a Llama's hidden size to be a multiple of its heads even where the head size
+// is another.
+struct OddShape {
+  const char* name;
+  const char* family;
+  int heads, kv_heads, head_dim, hidden;
+  bool tie_embeddings;
+};
+
+constexpr OddShape kOddShapes[] = {
+    {"test-llama-7-1", "llama", 7, 1, 80, 175, false},
+    {"test-llama-9-3", "llama", 9, 3, 56, 171, true},
+    {"test-llama-14-2", "llama", 14, 2, 56, 182, false},
+    {"test-qwen3-9-3", "qwen3", 9, 3, 80, 172, false},
+    {"test-qwen3-14-2", "qwen3", 14, 2, 80, 172, true},
+};
+
+ModelConfig OddConfig(const OddShape& shape) {
+  ModelConfig config = TestQwen3();
+  config.family = shape.family;
+  config.qk_norm = config.family == "qwen3";
+  config.heads = shape.heads;
+  config.kv_heads = shape.kv_heads;
+  config.head_dim = shape.head_dim;
+  config.hidden = shape.hidden;
+  config.tie_embeddings = shape.tie_embeddings;
+  return config;
+}
+
 struct Preset {
   const char* name;
   ModelConfig (*make)();
@@ -150,6 +180,9 @@ absl::StatusOr<ModelConfig> PresetConfig(absl::string_view name) {
   for (const Preset& preset : kPresets) {
     if (name == preset.name) return preset.make();
   }
+  for (const OddShape& shape : kOddShapes) {
+    if (name == shape.name) return OddConfig(shape);
+  }
   return absl::InvalidArgumentError(absl::StrCat("no preset is called '", name,
                                                  "'; known: ", absl::StrJoin(PresetNames(), ", ")));
 }
@@ -157,6 +190,7 @@ absl::StatusOr<ModelConfig> PresetConfig(absl::string_view name) {
 std::vector<std::string> PresetNames() {
   std::vector<std::string> names;
   for (const Preset& preset : kPresets) names.push_back(preset.name);
+  for (const OddShape& shape : kOddShapes) names.push_back(shape.name);
   return names;
 }
 
