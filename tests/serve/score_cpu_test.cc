@@ -1,0 +1,133 @@
+// `score` on random models of even and odd shapes against transformers: goldens, and the recipe for
+// the tokens, are those of scripts/goldens/score_goldens.py.
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/escaping.h"
+#include "models/load.h"
+#include "serve/score.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+const char* const kModels[] = {"test-llama", "test-llama-7-1", "test-llama-9-3", "test-llama-14-2",
+                               "test-qwen3", "test-qwen3-9-3", "test-qwen3-14-2"};
+constexpr size_t kBestEvery = 16;
+
+// Of the error of transformers' arithmetic in the same type; 1.5 would be its equal. Residuals and
+// norms that stay in float make it about a half: 1 is where that is lost.
+constexpr double kMostOfTheirs = 1.0;
+
+nlohmann::json Golden(const std::string& name) {
+  std::ifstream file(SourceFile("tests/golden/score/" + name + ".json"));
+  REQUIRE(file.good());
+  return nlohmann::json::parse(file);
+}
+
+std::vector<double> GoldenLogprobs(const nlohmann::json& golden) {
+  std::string bytes;
+  REQUIRE(absl::Base64Unescape(golden.at("logprobs").get<std::string>(), &bytes));
+  std::vector<double> logprobs;
+  for (size_t i = 0; i + 4 <= bytes.size(); i += 4) {
+    int32_t fixed;
+    std::memcpy(&fixed, bytes.data() + i, 4);
+    logprobs.push_back(fixed * 0x1p-27);
+  }
+  return logprobs;
+}
+
+std::vector<std::vector<TokenId>> GoldenTokens(const nlohmann::json& golden, uint32_t vocab) {
+  uint64_t state = golden.at("seed").get<uint64_t>();
+  std::vector<std::vector<TokenId>> sequences;
+  for (int length : golden.at("lengths").get<std::vector<int>>()) {
+    std::vector<TokenId> tokens;
+    for (int i = 0; i < length; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      tokens.push_back(static_cast<TokenId>((state >> 33) % vocab));
+    }
+    sequences.push_back(std::move(tokens));
+  }
+  return sequences;
+}
+
+std::vector<TokenScore> Scores(const nlohmann::json& golden, DType storage) {
+  const auto source = OpenModel(golden.at("model").get<std::string>());
+  INFO(source.status());
+  REQUIRE(source.ok());
+  RunnerOptions options;
+  options.backend.device = "cpu";
+  options.backend.workers = 2;
+  options.storage = storage;
+  options.limits.max_rows = 1;
+  options.limits.max_tokens = options.limits.max_outputs = 256;
+  options.limits.max_model_len = 1200;
+  const auto runner = MegakernelRunner::Create(**source, options);
+  INFO(runner.status());
+  REQUIRE(runner.ok());
+  std::vector<TokenScore> all;
+  for (const auto& tokens : GoldenTokens(golden, (*runner)->info().vocab_size)) {
+    const auto scores = ScoreTokens(runner->get(), tokens, /*top=*/1);
+    INFO(scores.status());
+    REQUIRE(scores.ok());
+    REQUIRE(scores->size() == tokens.size() - 1);
+    all.insert(all.end(), scores->begin(), scores->end());
+  }
+  return all;
+}
+
+// The likeliest token is the reference's, or they are a tie: margins below twice the error.
+void CheckBest(const nlohmann::json& best, const std::vector<TokenScore>& scores, double error) {
+  REQUIRE(best.size() == (scores.size() + kBestEvery - 1) / kBestEvery);
+  for (size_t i = 0; i < best.size(); ++i) {
+    const TokenId got = scores[i * kBestEvery].top.at(0).first;
+    const double margin = best[i].at(2);
+    CAPTURE(i, got, best[i].dump());
+    CHECK((got == best[i].at(0) || margin < 2 * error));
+  }
+}
+
+void CheckModel(const std::string& name, DType storage) {
+  const nlohmann::json golden = Golden(name);
+  const std::vector<double> expected = GoldenLogprobs(golden);
+  REQUIRE(expected.size() >= 2000);
+  const std::vector<TokenScore> scores = Scores(golden, storage);
+  REQUIRE(scores.size() == expected.size());
+  double max = 0, squares = 0;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const double difference = std::fabs(scores[i].logprob - expected[i]);
+    REQUIRE(std::isfinite(difference));
+    max = std::max(max, difference);
+    squares += difference * difference;
+  }
+  const double rms = std::sqrt(squares / static_cast<double>(scores.size()));
+  const nlohmann::json& theirs = golden.at("transformers").at(DTypeName(storage));
+  const double their_max = theirs.at("max"), their_rms = theirs.at("rms");
+  CAPTURE(name, DTypeName(storage), max, rms, max / their_max, rms / their_rms);
+  CHECK(max <= kMostOfTheirs * their_max);
+  CHECK(rms <= kMostOfTheirs * their_rms);
+  CheckBest(golden.at("best"), scores, max);
+}
+
+TEST_CASE("scores in float32 miss float64 by no more than transformers' float32 does") {
+  for (const char* name : kModels) CheckModel(name, DType::kF32);
+}
+
+TEST_CASE("scores in bfloat16 miss float64 by no more than transformers' bfloat16 does") {
+  for (const char* name : kModels) CheckModel(name, DType::kBF16);
+}
+
+TEST_CASE("the log probability of a token does not depend on what comes after it") {
+  const nlohmann::json golden = Golden("test-llama-14-2");
+  nlohmann::json shorter = golden;
+  shorter["lengths"] = {700};
+  const std::vector<TokenScore> all = Scores(golden, DType::kBF16);
+  const std::vector<TokenScore> some = Scores(shorter, DType::kBF16);
+  REQUIRE(some.size() == 699);
+  for (size_t i = 0; i < some.size(); ++i) REQUIRE(some[i].logprob == all[i].logprob);
+}
+
+}  // namespace
+}  // namespace eventide
