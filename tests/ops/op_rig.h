@@ -222,8 +222,6 @@ class OpRig {
 
 // Rows, slots, histories and block tables of a step, as a serving host would keep them.
 struct OpStep {
-  // Not the step in which slots that have finished did so (0).
-  static constexpr u64 kStep = 1;
   std::vector<Row> rows;
   std::vector<SlotState> slots;
   std::vector<std::vector<i32>> histories;  // by slot, as long as their capacity
@@ -233,7 +231,7 @@ struct OpStep {
   Buffer rows_buffer, slots_buffer, table_buffer, results_buffer;
   std::vector<Buffer> history_buffers;
 
-  i32 Length(const Row& row) const { return QueryLength(row, slots.data(), kStep); }
+  i32 Length(const Row& row) const { return QueryLength(row, slots.data(), ~u64{0}); }
   i32 Tokens() const {
     i32 sum = 0;
     for (const Row& row : rows) sum += Length(row);
@@ -254,7 +252,6 @@ struct OpStep {
   StepHeader Header(OpRig& rig) {
     if (!rows.empty()) rig.WriteBuffer(rows_buffer, rows);
     StepHeader header = {};
-    header.step = kStep;
     header.rows = static_cast<u32>(rows.size());
     header.rows_capacity = 1024;
     header.rows_ptr = rows_buffer.address;
