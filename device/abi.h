@@ -48,7 +48,7 @@ struct SlotState {
   u32 top_k;            // 0 is off
   u32 stop_count;
   i32 stop_tokens[kMaxStopTokens];
-  u64 finish_step;      // the step in which `finish` was set
+  u64 finish_stamp;     // 1 + the step in which `finish` was set by the device
 };
 static_assert(sizeof(SlotState) == 96, "SlotState");
 

@@ -4,10 +4,14 @@
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define EVT_FN __device__ __forceinline__
+// Before a loop that the compiler would unroll although nothing is gained: code size is compile time, and
+// every user waits for it. A macro, since host compilers would warn of the pragma.
+#define EVT_ROLLED _Pragma("unroll 1")
 #else
 // Always inlined: the same function is compiled for several instruction sets into one binary, and a
 // shared out-of-line copy could be the wrong one (cmake/ops.cmake).
 #define EVT_FN inline __attribute__((always_inline))
+#define EVT_ROLLED
 #endif
 
 namespace eventide {
@@ -52,7 +56,10 @@ EVT_FN constexpr T Max(T a, T b) {
 EVT_FN constexpr i32 CeilDiv(i32 a, i32 b) { return (a + b - 1) / b; }
 EVT_FN constexpr i32 RoundUp(i32 a, i32 b) { return CeilDiv(a, b) * b; }
 // Division that rounds toward minus infinity; b > 0. Edge maps are written with it.
-EVT_FN constexpr i32 FloorDiv(i32 a, i32 b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+EVT_FN constexpr i32 FloorDiv(i32 a, i32 b) {
+  const u32 sign = static_cast<u32>(a >> 31);  // ~(~a / b) where a < 0: one unsigned division
+  return static_cast<i32>((static_cast<u32>(a) ^ sign) / static_cast<u32>(b) ^ sign);
+}
 EVT_FN constexpr i32 FloorMod(i32 a, i32 b) { return a - FloorDiv(a, b) * b; }
 
 // --- scalar arithmetic whose instructions differ between targets ---------------------------------------
@@ -65,6 +72,12 @@ EVT_FN i32 Opaque(i32 v) {
   return v;
 }
 EVT_FN float BitsFloat(u32 u) { return __uint_as_float(u); }
+// Nearest even; NaN becomes some NaN.
+EVT_FN u16 FloatToBrain(float f) {
+  u16 b;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(f));
+  return b;
+}
 // a * b + c rounded once, on every target: what must have the same bits everywhere is written with it.
 EVT_FN float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 // Products and sums the compiler must not contract into fma.
@@ -98,6 +111,10 @@ EVT_FN u16 FloatToHalf(float f) {
 EVT_FN u32 FloatBits(float f) { return __builtin_bit_cast(u32, f); }
 EVT_FN i32 Opaque(i32 v) { return v; }
 EVT_FN float BitsFloat(u32 u) { return __builtin_bit_cast(float, u); }
+EVT_FN u16 FloatToBrain(float f) {
+  const u32 bits = FloatBits(f);
+  return static_cast<u16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
 EVT_FN float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EVT_FN float Multiply(float a, float b) { return a * b; }  // built with -ffp-contract=off
 EVT_FN float Add(float a, float b) { return a + b; }

@@ -23,9 +23,7 @@ template <>
 struct Storage<BF16> {
   static constexpr int kVariant = 0;  // ProgramKind::variant
   static EVT_FN BF16 From(float f) {
-    const u32 bits = FloatBits(f);
-    const u32 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    return {static_cast<u16>((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded >> 16)};
+    return {f != f ? static_cast<u16>((FloatBits(f) >> 16) | 0x40u) : FloatToBrain(f)};
   }
 };
 template <>

@@ -55,64 +55,91 @@ EVT_FN Coord Unflatten(i32 index, i32 extent1, i32 extent2, i32 layer) {
   return c;
 }
 
-// Waits for the publications a grid's extents depend on. Those that hold for the whole step are waited
-// for once: `seen` has a bit per event.
+// What a role waits for before it visits a task: nothing, the publications that the edges' indices depend
+// on, or these and the task's events.
+enum class TaskWaits { kNone, kIndices, kAll };
+
+template <TaskWaits kWaits, class P>
+EVT_FN int WaitCount(const P& p, i32 grid) {
+  if constexpr (kWaits == TaskWaits::kNone) return 0;
+  return p.EdgePublications(grid) + (kWaits == TaskWaits::kAll ? p.Waits(grid) : 0);
+}
+// Publications first: the boxes of events are made of what they publish.
+template <TaskWaits kWaits, class P>
+EVT_FN ElementBox WaitAt(const P& p, const StepView& step, i32 grid, const Coord& at, int i) {
+  const int indices = p.EdgePublications(grid);
+  if (kWaits == TaskWaits::kIndices || i < indices) return p.EdgePublication(step, grid, at, i);
+  return p.WaitBox(step, grid, at, i - indices);
+}
+
 template <class P, class W>
-EVT_FN bool AwaitExtents(const P& p, W& w, i32 grid, i32 layer, u64& seen) {
-  for (int i = 0; i < p.Publications(grid); ++i) {
-    const ElementBox box = p.Publication(w.step, grid, layer, i);
-    const u64 bit = p.StepWide(grid, i) && box.event < 64 ? u64{1} << box.event : 0;
-    if (seen & bit) continue;
-    if (!w.Await(p, box, TaskName{grid, Coord{layer, {0, 0, 0}}})) return false;
-    seen |= bit;
+EVT_FN bool AwaitTask(const P& p, W& w, i32 grid, const Coord& at) {
+  for (int i = 0; i < WaitCount<TaskWaits::kAll>(p, grid); ++i) {
+    if (!w.Await(p, WaitAt<TaskWaits::kAll>(p, w.step, grid, at, i), TaskName{grid, at})) return false;
   }
   return true;
 }
 
-// Calls visit(grid, coord) for every task of this worker, in linear order. Every worker takes tasks in
-// that order under every policy, so the oldest unfinished task can always run (docs/design.md).
-template <class P, class W, class Visit>
-EVT_FN void WalkTasks(const P& p, W& w, const Visit& visit) {
+// Calls enter(grid, coord), unless it says no waits for the task, and calls visit(grid, coord), for every
+// task of this worker, in linear order. Every worker takes tasks in that order under every policy, so the
+// oldest unfinished task can always run (docs/design.md).
+//
+// A grid's first turn waits for the publications its extents depend on. It shares the one call of Await
+// with the tasks' turns: all that is inlined there is in the kernel once for each role.
+template <TaskWaits kWaits, class P, class W, class Enter, class Visit>
+EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) {
   const i32 workers = static_cast<i32>(w.workers);
   i32 base = 0;  // the worker that takes the grid's first task
-  u64 seen = 0;
+  u64 seen = 0;  // a bit per event whose publication holds for the whole step and has been awaited
   for (int section = 0; section < p.Sections(); ++section) {
     for (i32 layer = 0; layer < p.Layers(section); ++layer) {
       const int end = p.FirstGrid(section) + p.GridCount(section);
       for (int grid = p.FirstGrid(section); grid < end; ++grid) {
-        if (!AwaitExtents(p, w, grid, layer, seen)) return;
-        const i32 extent1 = p.Extent(w.step, grid, layer, 1);
-        const i32 extent2 = p.Extent(w.step, grid, layer, 2);
-        const i32 total = p.Extent(w.step, grid, layer, 0) * extent1 * extent2;
-        i32 index = static_cast<i32>(w.worker) - base;
-        if (index < 0) index += workers;
-        // One call of visit for both policies: it is where all op bodies are.
-        for (const i32 policy = static_cast<i32>(p.Policy(grid));; index += workers) {
-          if (Opaque(policy) == static_cast<i32>(kPolicyTicket)) {
-            index = static_cast<i32>(w.TakeTicket(p.Ticket(grid, layer)));
-            if (w.aborted()) return;
+        const i32 policy = static_cast<i32>(p.Policy(grid));
+        i32 extent1 = 1, extent2 = 1, total = 0, index = 0;
+        for (i32 turn = 0;; turn = 1) {
+          const bool first = Opaque(turn) == 0;
+          Coord at{layer, {0, 0, 0}};
+          int waits = p.Publications(grid);
+          if (!first) {
+            if (Opaque(policy) == static_cast<i32>(kPolicyTicket)) {
+              index = static_cast<i32>(w.TakeTicket(p.Ticket(grid, layer)));
+              if (w.aborted()) return;
+            }
+            if (static_cast<u32>(index) >= static_cast<u32>(total)) break;
+            at = Unflatten<P>(index, extent1, extent2, layer);
+            index += workers;
+            if (!enter(grid, at)) continue;
+            waits = WaitCount<kWaits>(p, grid);
           }
-          if (static_cast<u32>(index) >= static_cast<u32>(total)) break;
-          if (!visit(grid, Unflatten<P>(index, extent1, extent2, layer))) return;
+          for (int i = 0; i < waits; ++i) {
+            ElementBox box;
+            u64 bit = 0;
+            if (first) {
+              box = p.Publication(w.step, grid, layer, i);
+              bit = p.StepWide(grid, i) && box.event < 64 ? u64{1} << box.event : 0;
+              if (seen & bit) continue;
+            } else {
+              box = WaitAt<kWaits>(p, w.step, grid, at, i);
+            }
+            if (!w.Await(p, box, TaskName{grid, at})) return;
+            seen |= bit;
+          }
+          if (!first) {
+            if (!visit(grid, at)) return;
+            continue;
+          }
+          extent1 = p.Extent(w.step, grid, layer, 1);
+          extent2 = p.Extent(w.step, grid, layer, 2);
+          total = p.Extent(w.step, grid, layer, 0) * extent1 * extent2;
+          index = static_cast<i32>(w.worker) - base;
+          if (index < 0) index += workers;
         }
-        if (p.Policy(grid) == kPolicyTicket) continue;
+        if (policy == static_cast<i32>(kPolicyTicket)) continue;
         base = p.DeviceExtent(grid) ? kRestartWorker : (base + total) % workers;
       }
     }
   }
-}
-
-// All waits of one task, publications of its edges' indices first.
-template <class P, class W>
-EVT_FN bool AwaitTask(const P& p, W& w, i32 grid, const Coord& at) {
-  const TaskName name{grid, at};
-  for (int i = 0; i < p.EdgePublications(grid); ++i) {
-    if (!w.Await(p, p.EdgePublication(w.step, grid, at, i), name)) return false;
-  }
-  for (int i = 0; i < p.Waits(grid); ++i) {
-    if (!w.Await(p, p.WaitBox(w.step, grid, at, i), name)) return false;
-  }
-  return true;
 }
 
 template <class P, class W>
@@ -151,14 +178,13 @@ EVT_FN void MarkEnd(W& w) {
 // The stream role: never waits for activations, only for published extents and indices.
 template <class P, class W>
 EVT_FN void RunStream(const P& p, W& w) {
-  WalkTasks(p, w, [&](i32 grid, const Coord& at) {
-    if (p.IsGate(grid) || !p.HasStream(grid)) return true;
-    const TaskName name{grid, at};
-    MarkStart<P>(w, name);
-    for (int i = 0; i < p.EdgePublications(grid); ++i) {
-      if (!w.Await(p, p.EdgePublication(w.step, grid, at, i), name)) return false;
-    }
-    w.Begin(name);
+  const auto enter = [&](i32 grid, const Coord& at) {
+    if (p.IsGate(grid) || !p.HasStream(grid)) return false;
+    w.Begin(TaskName{grid, at});
+    MarkStart<P>(w, TaskName{grid, at});
+    return true;
+  };
+  WalkTasks<TaskWaits::kIndices>(p, w, enter, [&](i32 grid, const Coord& at) {
     MarkReady<P>(w);
     p.Stream(w, w.step, grid, at);
     MarkEnd<P>(w);
@@ -170,10 +196,12 @@ EVT_FN void RunStream(const P& p, W& w) {
 // (Ready), then copies the activations. Gates are this role's alone.
 template <class P, class W>
 EVT_FN void RunInput(const P& p, W& w) {
-  WalkTasks(p, w, [&](i32 grid, const Coord& at) {
+  const auto enter = [&](i32 grid, const Coord& at) {
     w.Begin(TaskName{grid, at});
     MarkStart<P>(w, TaskName{grid, at});
-    if (!AwaitTask(p, w, grid, at)) return false;
+    return true;
+  };
+  WalkTasks<TaskWaits::kAll>(p, w, enter, [&](i32 grid, const Coord& at) {
     MarkReady<P>(w);
     if (p.IsGate(grid)) {
       PassGate(p, w, grid, at);
@@ -191,10 +219,13 @@ EVT_FN void RunInput(const P& p, W& w) {
 // The compute role: consumes pages in the order the other two roles asked for them, writes, notifies.
 template <class P, class W>
 EVT_FN void RunCompute(const P& p, W& w) {
-  WalkTasks(p, w, [&](i32 grid, const Coord& at) {
-    if (p.IsGate(grid)) return true;
+  const auto enter = [&](i32 grid, const Coord& at) {
+    if (p.IsGate(grid)) return false;
     w.Begin(TaskName{grid, at});
     MarkStart<P>(w, TaskName{grid, at});
+    return true;
+  };
+  WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at) {
     if (!w.AwaitReady()) return false;
     MarkReady<P>(w);
     p.Compute(w, w.step, grid, at);
@@ -210,10 +241,12 @@ EVT_FN void RunCompute(const P& p, W& w) {
 // All roles in turn, for a worker that copies nothing: pages are views of the memory itself.
 template <class P, class W>
 EVT_FN void RunSequential(const P& p, W& w) {
-  WalkTasks(p, w, [&](i32 grid, const Coord& at) {
+  const auto enter = [&](i32 grid, const Coord& at) {
     w.Begin(TaskName{grid, at});
     MarkStart<P>(w, TaskName{grid, at});
-    if (!AwaitTask(p, w, grid, at)) return false;
+    return true;
+  };
+  WalkTasks<TaskWaits::kAll>(p, w, enter, [&](i32 grid, const Coord& at) {
     MarkReady<P>(w);
     if (p.IsGate(grid)) {
       PassGate(p, w, grid, at);
@@ -243,8 +276,8 @@ EVT_FN void RunSequential(const P& p, W& w) {
 EVT_FN i32 QueryLength(const Row& row, const SlotState* slots, u64 step) {
   if (row.query_length != kDeviceKnows) return static_cast<i32>(row.query_length);
   const SlotState& slot = slots[row.slot];
-  // Acquires finish_step; counterpart: the release in ops/sample.h.
-  if (DirectSync::LoadAcquire(&slot.finish) != kSlotRunning && slot.finish_step != step) return 0;
+  // Acquires finish_stamp; counterpart: the release in ops/sample.h.
+  if (DirectSync::LoadAcquire(&slot.finish) != kSlotRunning && slot.finish_stamp != step + 1) return 0;
   return 1 + static_cast<i32>(row.draft_length);
 }
 

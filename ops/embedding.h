@@ -43,18 +43,22 @@ struct Embedding {
       const i32 id = TokenId(t, token);
       const i32 end = Min(16, p.hidden - block * 16);
       // All loads before the first store: nothing else lets them overlap.
+      const T* from = Block<T>(t, id, block);
       float values[16];
       for (i32 c = 0; c < 16; ++c) {
-        values[c] = ToFloat(Element<T, W>(t, id, block * 16 + Min(c, end - 1)));
+        const i32 at = p.table_packed ? W::FragmentElement(id % 16, c) : c;
+        values[c] = ToFloat(from[c < end ? at : 0]);  // of a column beyond the end: any
       }
       float sum = 0.0f;
+      float* residual = x + static_cast<i64>(token) * p.hidden + block * 16;
+      T* to = next + ActivationIndex(p.hidden, token, block * 16);
       for (i32 c = 0; c < 16; ++c) {
         if (c >= end) continue;
-        const i32 column = block * 16 + c;
         const float value = values[c];
-        x[static_cast<i64>(token) * p.hidden + column] = value;
-        next[ActivationIndex(p.hidden, token, column)] =
-            Storage<T>::From(Multiply(value, ToFloat(gain[column])));
+        residual[c] = value;
+        // ActivationColumn: the halves of 16 columns are neighbouring core matrices.
+        to[c / 8 * 64 + c % 8] =
+            Storage<T>::From(Multiply(value, ToFloat(gain[block * 16 + c])));
         sum = Fma(value, value, sum);
       }
       sums[static_cast<i64>(token) * blocks + block] = sum;
@@ -72,13 +76,13 @@ struct Embedding {
                Min(id, t.params().vocab - 1));  // the host checks ids; memory stays safe regardless
   }
 
-  template <class T, class W>
-  static EVT_FN T Element(const Task<Params>& t, i32 id, i32 column) {
+  // Where the 16 columns of a block begin: in a row of the table, or in one fragment of the packed one.
+  template <class T>
+  static EVT_FN const T* Block(const Task<Params>& t, i32 id, i32 block) {
     const Params& p = t.params();
     const T* table = t.Operand<const T>(kTable);
-    if (!p.table_packed) return table[static_cast<i64>(id) * p.hidden + column];
-    return table[PackedFragment(kPackedHeight, p.hidden, id, column) +
-                 W::FragmentElement(id % 16, column % 16)];
+    return table + (p.table_packed ? PackedFragment(kPackedHeight, p.hidden, id, block * 16)
+                                   : static_cast<i64>(id) * p.hidden + block * 16);
   }
 };
 

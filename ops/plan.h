@@ -41,9 +41,11 @@ struct Plan {
 
  private:
   struct Memory {
-    i32 *a, *b, *c;  // one element per row
+    i32 *a, *b, *c;  // one element per row; kMaxRows apart (ScanExclusive)
     i32* sums;
   };
+
+  static_assert((3 * kMaxRows + 3 * kScanSums) * 4 <= static_cast<i32>(kScratchBytes), "Memory");
 
   // What a row asks of attention.
   struct RowWork {
@@ -82,8 +84,8 @@ struct Plan {
       m.a[r] = length;
       m.b[r] = OutputsOf(row[r], length);
     });
-    const i32 tokens = ScanExclusive(w, m.a, rows, m.sums);
-    const i32 outputs = ScanExclusive(w, m.b, rows, m.sums);
+    ScanExclusive(w, m.a, 2, kMaxRows, rows, m.sums);
+    const i32 tokens = ScanTotal(m.sums, 0), outputs = ScanTotal(m.sums, 1);
     i32* row_start = t.Operand<i32>(kRowStart);
     i32* token_row = t.Operand<i32>(kTokenRow);
     i32* row_output = t.Operand<i32>(kRowOutput);
@@ -124,28 +126,28 @@ struct Plan {
                            i32 page_tokens) {
     const Params& p = t.params();
     const i32 tile = AttentionTile(p.head_dim, p.group);
-    w.Parallel(rows, [&](i32 r) {
-      const RowWork work = WorkOf(t, r, page_tokens);
-      m.a[r] = work.tiles * work.pages;
-    });
-    const i64 pages = ScanExclusive(w, m.a, rows, m.sums);
     const i64 tasks_per_item = static_cast<i64>(p.kv_heads) * AttentionSplits(p.head_dim, p.group);
-    i32 share = Max(kMinPages, static_cast<i32>(pages * tasks_per_item / w.workers) + 1);
-    // Fewer parts when a table is too short for as many as the workers could use.
-    i32 items = 0, groups = 0;
-    for (i32 attempt = 0;; ++attempt) {
-      if (attempt == 12 || p.max_partials == 0) share = 0x7fffffff;
+    // The first turn counts pages. Then fewer parts when a table is too short for as many as the workers
+    // could use.
+    i32 share = 0, items = 0, groups = 0;
+    for (i32 attempt = -1;; ++attempt) {
+      if (attempt == 12 || (attempt >= 0 && p.max_partials == 0)) share = 0x7fffffff;
       w.Sync();
       w.Parallel(rows, [&](i32 r) {
         const RowWork work = WorkOf(t, r, page_tokens);
-        const i32 parts = PartsOf(work, share);
+        const i32 parts = attempt < 0 ? work.pages : PartsOf(work, share);
         m.a[r] = work.tiles * parts;
         m.b[r] = parts > 1 ? work.tiles * tile * work.chunks : 0;
         m.c[r] = parts > 1 ? work.tiles : 0;
       });
-      items = ScanExclusive(w, m.a, rows, m.sums);
-      const i32 partials = ScanExclusive(w, m.b, rows, m.sums);
-      groups = ScanExclusive(w, m.c, rows, m.sums);
+      ScanExclusive(w, m.a, 3, kMaxRows, rows, m.sums);
+      items = ScanTotal(m.sums, 0);
+      const i32 partials = ScanTotal(m.sums, 1);
+      groups = ScanTotal(m.sums, 2);
+      if (attempt < 0) {
+        share = Max(kMinPages, static_cast<i32>(items * tasks_per_item / w.workers) + 1);
+        continue;
+      }
       if (share == 0x7fffffff) break;
       if (items <= p.max_items && partials <= p.max_partials && groups <= p.max_groups) break;
       share *= 2;

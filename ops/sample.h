@@ -58,12 +58,13 @@ struct Sample {
     const u32 history = ++slot.history_length;
     u32 finish = history >= slot.max_length ? kSlotLength : kSlotRunning;
     if (history >= slot.min_length) {
+      EVT_ROLLED
       for (u32 i = 0; i < Min(slot.stop_count, kMaxStopTokens); ++i) {
         if (slot.stop_tokens[i] == token) finish = kSlotStopped;
       }
     }
-    slot.finish_step = step;
-    // Releases finish_step to workers that only now start; counterpart: QueryLength.
+    slot.finish_stamp = step + 1;
+    // Releases finish_stamp to workers that only now start; counterpart: QueryLength.
     DirectSync::StoreRelease(&slot.finish, finish);
   }
 
@@ -83,6 +84,7 @@ struct Sample {
         t.Operand<const float>(kLogits) + static_cast<i64>(output) * p.logits_stride;
     const LogitRow row{logits, p.vocab, top.value, Divide(kLog2E, slot.temperature)};
     Cut kept = KeepAll();
+    EVT_ROLLED
     for (i32 stage = 0; stage < 2; ++stage) {
       const bool by_count = stage == 0;
       if (by_count && (slot.top_k == 0 || slot.top_k >= static_cast<u32>(p.vocab))) continue;
@@ -116,13 +118,17 @@ struct Sample {
     const Best best = Largest(w, memory, CeilDiv(row.vocab, kIds), [&](i32 block) {
       Best found{BitsFloat(0xff800000u), kNoId};
       bool any = false;
+      EVT_ROLLED
       for (i32 l = 0; l < kIds; ++l) any = any || Kept(row, kept, block * kIds + l);
       if (!any) return found;
-      const PhiloxBlock random = Philox4x32(key, static_cast<u64>(block), position);
+      PhiloxBlock random = Philox4x32(key, static_cast<u64>(block), position);
+      EVT_ROLLED
       for (i32 l = 0; l < kIds; ++l) {
+        const u32 bits = random.lane[0];
+        for (i32 k = 1; k < kIds; ++k) random.lane[k - 1] = random.lane[k];  // registers: no index
         const i32 id = block * kIds + l;
         if (!Kept(row, kept, id)) continue;
-        const float score = Add(row.Scaled(row.logits[id]), Noise(random.lane[l]));
+        const float score = Add(row.Scaled(row.logits[id]), Noise(bits));
         if (Better({score, id}, found)) found = {score, id};
       }
       return found;
@@ -133,13 +139,12 @@ struct Sample {
   static EVT_FN bool Kept(const LogitRow& row, const Cut& kept, i32 id) {
     if (id >= row.vocab) return false;
     const u32 key = OrderKey(row.logits[id]);
-    return key != 0 && kept.Keeps(key, id);
+    return key != 0 && kept.Keeps(OrderOf(key, id));
   }
 
   static constexpr i32 kNoId = 0x7fffffff;
   static EVT_FN bool Better(const Best& a, const Best& b) {
-    const u32 ka = OrderKey(a.value), kb = OrderKey(b.value);
-    return ka > kb || (ka == kb && a.id < b.id);
+    return OrderOf(OrderKey(a.value), a.id) > OrderOf(OrderKey(b.value), b.id);
   }
 
   // The best of value(i), i < n; known to all threads. Any tree gives the same.
@@ -148,6 +153,7 @@ struct Sample {
     Best* found = reinterpret_cast<Best*>(memory);
     w.Parallel(kSelectItems, [&](i32 item) {
       Best best{BitsFloat(0x7fc00000u), kNoId};
+      EVT_ROLLED
       for (i32 i = item; i < n; i += kSelectItems) {
         const Best next = value(i);
         if (Better(next, best)) best = next;
@@ -155,6 +161,7 @@ struct Sample {
       found[item] = best;
     });
     w.Sync();
+    EVT_ROLLED
     for (i32 stride = kSelectItems / 2; stride > 0; stride /= 2) {
       w.Parallel(stride, [&](i32 i) {
         if (Better(found[i + stride], found[i])) found[i] = found[i + stride];

@@ -7,38 +7,52 @@ namespace eventide {
 
 inline constexpr i32 kScanSegments = 32;
 
-// Replaces values[0, n), visible to all threads, by the sums of those before; returns the total.
-// `sums` has kScanSegments + 1 elements, of its own. Barriers before and after.
+// Replaces each of `arrays` arrays values[a * stride, a * stride + n), visible to all threads, by the sums of
+// those before; totals are at ScanTotal(sums, a). `sums` has kScanSums elements for each array, of its own.
+// Barriers before and after. Several arrays at once, since every call is compiled where it stands.
+inline constexpr i32 kScanSums = kScanSegments + 1;
+
 template <class W>
-EVT_FN i32 ScanExclusive(W& w, i32* values, i32 n, i32* sums) {
+EVT_FN void ScanExclusive(W& w, i32* values, i32 arrays, i32 stride, i32 n, i32* sums) {
   const i32 length = CeilDiv(n, kScanSegments);
   w.Sync();
-  w.Parallel(kScanSegments, [&](i32 s) {
+  w.Parallel(arrays * kScanSegments, [&](i32 i) {
+    const i32 array = i / kScanSegments, s = i % kScanSegments;
+    const i32* from = values + array * stride;
     i32 sum = 0;
-    for (i32 i = s * length; i < Min(n, (s + 1) * length); ++i) sum += values[i];
-    sums[s] = sum;
+    EVT_ROLLED
+    for (i32 k = s * length; k < Min(n, (s + 1) * length); ++k) sum += from[k];
+    sums[array * kScanSums + s] = sum;
   });
   w.Sync();
-  w.Parallel(1, [&](i32) {
+  w.Parallel(arrays, [&](i32 array) {
+    i32* mine = sums + array * kScanSums;
     i32 sum = 0;
+    EVT_ROLLED
     for (i32 s = 0; s < kScanSegments; ++s) {
-      const i32 value = sums[s];
-      sums[s] = sum;
+      const i32 value = mine[s];
+      mine[s] = sum;
       sum += value;
     }
-    sums[kScanSegments] = sum;
+    mine[kScanSegments] = sum;
   });
   w.Sync();
-  w.Parallel(kScanSegments, [&](i32 s) {
-    i32 sum = sums[s];
-    for (i32 i = s * length; i < Min(n, (s + 1) * length); ++i) {
-      const i32 value = values[i];
-      values[i] = sum;
+  w.Parallel(arrays * kScanSegments, [&](i32 i) {
+    const i32 array = i / kScanSegments, s = i % kScanSegments;
+    i32* to = values + array * stride;
+    i32 sum = sums[array * kScanSums + s];
+    EVT_ROLLED
+    for (i32 k = s * length; k < Min(n, (s + 1) * length); ++k) {
+      const i32 value = to[k];
+      to[k] = sum;
       sum += value;
     }
   });
   w.Sync();
-  return sums[kScanSegments];
+}
+
+EVT_FN i32 ScanTotal(const i32* sums, i32 array) {
+  return sums[array * kScanSums + kScanSegments];
 }
 
 }  // namespace eventide

@@ -14,13 +14,14 @@ EVT_FN u32 OrderKey(float f) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+// A key and an id as one number: the larger comes first in the order.
+EVT_FN u64 OrderOf(u32 key, i32 id) { return u64{key} << 32 | ~static_cast<u32>(id); }
+
 // A prefix of the order: everything above `key`, and at `key` the ids below `id`.
 struct Cut {
   u32 key;
   i32 id;
-  EVT_FN bool Keeps(u32 other, i32 other_id) const {
-    return other > key || (other == key && other_id < id);
-  }
+  EVT_FN bool Keeps(u64 other) const { return other > OrderOf(key, id); }
 };
 EVT_FN Cut KeepAll() {
   return {0, 0x7fffffff};
@@ -78,14 +79,16 @@ EVT_FN const float* SumAbove(W& w, const LogitRow& row, const Cut& within, const
     for (i32 c = 0; c < kSelectCuts; ++c) {
       for (i32 l = 0; l < kSelectBlock; ++l) sum[c][l] = 0.0f;
     }
+    EVT_ROLLED
     for (i32 first = item * kSelectBlock; first < row.vocab; first += kSelectItems * kSelectBlock) {
       for (i32 l = 0; l < kSelectBlock; ++l) {
         const float logit = row.logits[first + l];
         const u32 key = OrderKey(logit);
-        const bool valid = first + l < row.vocab && within.Keeps(key, first + l);
+        const u64 order = OrderOf(key, first + l);
+        const bool valid = first + l < row.vocab && within.Keeps(order);
         const float weight = counting ? 1.0f : (key == 0 ? 0.0f : Exp2(row.Scaled(logit)));
         for (i32 c = 0; c < kSelectCuts; ++c) {
-          sum[c][l] = Add(sum[c][l], valid && cut[c].Keeps(key, first + l) ? weight : 0.0f);
+          sum[c][l] = Add(sum[c][l], valid && cut[c].Keeps(order) ? weight : 0.0f);
         }
       }
     }
@@ -98,12 +101,14 @@ EVT_FN const float* SumAbove(W& w, const LogitRow& row, const Cut& within, const
   w.Sync();
   w.Parallel(kSelectCuts * 16, [&](i32 i) {
     float sum = 0.0f;
+    EVT_ROLLED
     for (i32 k = 0; k < kSelectItems / 16; ++k) sum = Add(sum, memory[i * (kSelectItems / 16) + k]);
     part[i] = sum;
   });
   w.Sync();
   w.Parallel(kSelectCuts, [&](i32 c) {
     float sum = 0.0f;
+    EVT_ROLLED
     for (i32 k = 0; k < 16; ++k) sum = Add(sum, part[c * 16 + k]);
     sums[c] = sum;
   });
@@ -127,6 +132,7 @@ EVT_FN Cut FindCut(W& w, const LogitRow& row, const CutGoal& want, float* memory
   u32 key = 0;
   i32 id = 0;
   float goal = want.goal;
+  EVT_ROLLED
   for (i32 pass = want.counting ? kKeys : kTotal; pass < kEnd; ++pass) {
     CutSearch search{key, id, 0, false};
     if (pass == kTotal)

@@ -465,7 +465,7 @@ struct GpuPage {
 
 template <class Port, class T, int kTokens>
 class GpuLinearTile;
-template <class T>
+template <class Port, class T>
 class GpuAttentionTile;
 
 // The compute role: eight warps that run the same code on the same task. When the step is aborted
@@ -477,7 +477,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   template <class T, int kTokens>
   using LinearTile = GpuLinearTile<Port, T, kTokens>;
   template <class T>
-  using AttentionTile = GpuAttentionTile<T>;
+  using AttentionTile = GpuAttentionTile<Port, T>;
   static constexpr i32 kGroups = kComputeWarps;
   static constexpr bool kSwizzledKv = true;
   u8* scratch;
@@ -675,6 +675,7 @@ EVT_FN void ShareNodes(const P& p, SharedState& shared, const ProgramRecord& rec
     if (node < 0 || node >= kSharedNodes) continue;
     const u32* from = reinterpret_cast<const u32*>(record.nodes) + static_cast<u32>(node) * kWords;
     u32* to = reinterpret_cast<u32*>(&shared.nodes[node]);
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < kWords; i += kThreads) to[i] = from[i];
   }
   if (fit && threadIdx.x == 0) shared.program.nodes = reinterpret_cast<u64>(&shared.nodes[0]);
@@ -695,12 +696,15 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   const P p{shared.program};
   if (threadIdx.x == 0) {
     shared.program = record;
+#pragma unroll 1
     for (u32 lane = 0; lane < kLanes; ++lane) {
+#pragma unroll 1
       for (u32 slot = 0; slot < kSlots; ++slot) {
         BarrierInit(SharedAddress(&shared.full[lane][slot]), Port::kFullArrivals);
         BarrierInit(SharedAddress(&shared.empty[lane][slot]), kComputeWarps);
       }
     }
+#pragma unroll 1
     for (u32 slot = 0; slot < kTicketSlots; ++slot) {
       BarrierInit(SharedAddress(&shared.ticket_full[slot]), 1);
       BarrierInit(SharedAddress(&shared.ticket_empty[slot]), 1 + kComputeWarps);  // input warp, compute warps
@@ -720,12 +724,14 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   ShareNodes(p, shared, record);
   const u32 rows = header->rows;
   i32 sum = 0;
+#pragma unroll 1
   for (u32 r = threadIdx.x; r < rows; r += kThreads) {
     sum += QueryLength(shared.step.Rows()[r], shared.step.Slots(), header->step);
   }
   if (sum != 0) atomicAdd(&shared.sum_of_rows, sum);
   __syncthreads();
   if (threadIdx.x == 0) {
+#pragma unroll 1
     for (u32 i = 0; i < header->symbol_count; ++i) {
       const i32 value = header->symbols[i];
       shared.step.symbols[i] = value == kSumOfRows ? shared.sum_of_rows : value;
@@ -735,6 +741,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   const ProgramRecord& program = shared.program;
   // The other bank is next step's; the kernel boundary orders these stores before it.
   const u64 elements = program.bank_bytes / kEventStrideBytes;
+#pragma unroll 1
   for (u64 i = u64{blockIdx.x} * kThreads + threadIdx.x; i < elements;
        i += u64{gridDim.x} * kThreads) {
     *CounterAt(program, 1 - header->bank, static_cast<i32>(i)) = 0;

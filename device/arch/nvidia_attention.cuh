@@ -31,17 +31,17 @@ EVT_FN uint4 LoadMatricesTransposed(u32 address) {
   return r;
 }
 
-template <class T>
+template <class Port, class T>
 class GpuAttentionTile {
  public:
   static constexpr i32 kRows = 16;
-  static constexpr i32 kDims = 128;   // of one warp's share of a head
+  static constexpr i32 kDims = Port::kAttentionDims;  // of one warp's share of a head
   static constexpr i32 kTokens = 32;  // whose scores are worked on together
 
   template <class W>
   EVT_FN explicit GpuAttentionTile(W& w) : thread_(w.thread) {}
 
-  // Warps that one chunk takes: blocks of 16 rows x parts of 128 dims.
+  // Warps that one chunk takes: blocks of 16 rows x parts of kDims dims.
   static EVT_FN i32 Units(i32 rows, i32 head_dim) {
     return CeilDiv(rows, kRows) * CeilDiv(head_dim, kDims);
   }

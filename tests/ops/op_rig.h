@@ -231,7 +231,7 @@ struct OpStep {
   Buffer rows_buffer, slots_buffer, table_buffer, results_buffer;
   std::vector<Buffer> history_buffers;
 
-  i32 Length(const Row& row) const { return QueryLength(row, slots.data(), ~u64{0}); }
+  i32 Length(const Row& row) const { return QueryLength(row, slots.data(), 0); }
   i32 Tokens() const {
     i32 sum = 0;
     for (const Row& row : rows) sum += Length(row);
