@@ -71,19 +71,20 @@ struct GeneratedProgram {
     }
     return 1;
   }
-  EVT_FN i32 Ticket(i32 grid, i32 layer) const {
+  EVT_FN i32 TicketBase(i32 grid) const {
     switch (grid) {
       case 1:  // count
-        return 11 + layer;
+        return 11;
       case 2:  // mark
-        return 12 + layer;
+        return 12;
       case 3:  // mark.gate
-        return 13 + layer;
+        return 13;
       case 4:  // total
-        return 14 + layer;
+        return 14;
     }
-    return 10 + layer;
+    return 10;
   }
+  EVT_FN i32 Ticket(i32 grid, i32 layer) const { return TicketBase(grid) + layer; }
   EVT_FN int Publications(i32 grid) const {
     switch (grid) {
       case 2:  // mark

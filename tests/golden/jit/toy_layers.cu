@@ -61,13 +61,14 @@ struct GeneratedProgram {
     }
     return dim == 0 ? FloorDiv((step.symbols[0] + 7), 8) : 1;
   }
-  EVT_FN i32 Ticket(i32 grid, i32 layer) const {
+  EVT_FN i32 TicketBase(i32 grid) const {
     switch (grid) {
       case 1:  // mix
-        return 33 + layer;
+        return 33;
     }
-    return 32 + layer;
+    return 32;
   }
+  EVT_FN i32 Ticket(i32 grid, i32 layer) const { return TicketBase(grid) + layer; }
   EVT_FN int Publications(i32 grid) const {
     return 0;
   }
