@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/abi.h"
+#include "device/dtype.h"
 #include "jit/cache.h"
 #include "jit/codegen.h"
 
@@ -24,6 +25,18 @@ std::string Pack(const Compiled& compiled) {
   return payload + compiled.cubin;
 }
 
+// Tensor cores have no float32 products with the bits that the other targets promise.
+absl::Status CheckStorage(const Program& program) {
+  for (const ProgramKind& kind : program.kinds) {
+    if (kind.variant != Storage<float>::kVariant) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("op ", kind.op->name,
+                     " is asked for with float32 storage, which runs on the CPU and in the simulator; "
+                     "on a GPU choose bfloat16 or float16"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Unpack(const std::string& payload, Kernel& kernel) {
   if (payload.size() <= sizeof(KernelUsage)) {
     return absl::DataLossError("a cached kernel is empty; delete the cubin cache");
@@ -37,6 +50,7 @@ absl::Status Unpack(const std::string& payload, Kernel& kernel) {
 
 absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
                                    const KernelOptions& options) {
+  RETURN_IF_ERROR(CheckStorage(program));
   Kernel kernel;
   const Clock::time_point start = Clock::now();
   kernel.source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda, options.timeline});

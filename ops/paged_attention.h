@@ -103,12 +103,12 @@ struct PagedAttention {
       }
       w.Sync();
     }
-    if (task.item.parts == 1) {
-      StoreOutput<T>(w, t, task, room.running, room.running_state);
-    } else {
+    bool complete = true;
+    if (task.item.parts > 1) {
       if (task.item.part == 0) StorePartial(w, t, task, 0, room.running, room.running_state);
-      MergeParts<T>(w, t, task, room);
+      complete = MergeParts<T>(w, t, task, room);
     }
+    if (Opaque(complete)) StoreOutput<T>(w, t, task, room.running, room.running_state);
     w.Sync();
     room.Drop(w);
   }
@@ -265,6 +265,7 @@ struct PagedAttention {
     w.Parallel(task.rows, [&](i32 row) {
       SoftmaxState running{MinusInfinity(), 0.0f};
       if (!first) running = room.running_state[row];
+      EVT_ROLLED
       for (i32 slot = 0; slot < chunks; ++slot) {
         const SoftmaxMerge merge = MergeStates(running, room.state[slot * task.rows + row]);
         room.merge[slot * task.rows + row] = merge;
@@ -308,17 +309,18 @@ struct PagedAttention {
     });
   }
 
-  // The last part of a tile to arrive merges all partials in order and writes the output.
+  // The last part of a tile to arrive merges all partials in order: true, and the tile's sums are `running`.
   template <class T, class W>
-  static EVT_FN void MergeParts(W& w, const Task<Params>& t, const AttentionTask& task,
+  static EVT_FN bool MergeParts(W& w, const Task<Params>& t, const AttentionTask& task,
                                 AttentionRoom<T>& room) {
     const Params& p = t.params();
     const i32 splits = AttentionSplits(p.head_dim, p.group);
     u32* counter = t.Operand<u32>(AttentionOperand::kMerge) +
                    (task.item.group * p.kv_heads + t.at.at[1]) * splits + t.at.at[2];
-    if (w.Arrive(counter) + 1 < static_cast<u32>(task.item.parts)) return;
+    if (w.Arrive(counter) + 1 < static_cast<u32>(task.item.parts)) return false;
     if (w.Leader()) *counter = 0;  // for the next layer, which waits for this one's notify
     const i32 orders = task.Orders(t), wave = Wave(task), elements = task.rows * task.head_dim;
+    EVT_ROLLED
     for (i32 first = 0; first < orders; first += wave) {
       const i32 count = Min(wave, orders - first);
       w.Parallel(count * task.rows, [&](i32 i) {
@@ -334,7 +336,7 @@ struct PagedAttention {
       w.Sync();
       MergeWave(w, task, room, count, first == 0);
     }
-    StoreOutput<T>(w, t, task, room.running, room.running_state);
+    return true;
   }
 
   template <class T, class W>

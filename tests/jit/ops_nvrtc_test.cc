@@ -5,7 +5,9 @@
 #include <list>
 #include <regex>
 
+#include "device/dtype.h"
 #include "jit/codegen.h"
+#include "jit/kernel.h"
 #include "jit/nvrtc.h"
 #include "tests/support/test.h"
 
@@ -91,9 +93,24 @@ TEST_CASE("all ops in one kernel compile for every generation of GPUs within the
   for (const char* arch : {"sm_80", "sm_90a", "sm_100a", "sm_120a"}) CheckOps(ops, 0, arch);
 }
 
-TEST_CASE("all ops compile for the other storage types") {
+TEST_CASE("all ops compile for float16 storage") {
   if (!HaveNvrtc()) return;
-  for (const int variant : {1, 2}) CheckOps(OpNames(), variant, "sm_90a");
+  CheckOps(OpNames(), Storage<F16>::kVariant, "sm_90a");
+}
+
+TEST_CASE("a kernel of float32 storage is refused before anything is compiled") {
+  std::list<OpInfo> infos;
+  const Program program = ProgramOf({"linear"}, Storage<float>::kVariant, infos);
+  KernelOptions options;
+  options.use_cache = false;
+  const absl::StatusOr<Kernel> kernel = BuildKernel(program, **ArchByName("sm_90a"), options);
+  REQUIRE_FALSE(kernel.ok());
+  CHECK(kernel.status().code() == absl::StatusCode::kInvalidArgument);
+  const std::string message(kernel.status().message());
+  INFO(message);
+  CHECK(message.find("linear") != std::string::npos);
+  CHECK(message.find("float32") != std::string::npos);
+  CHECK(message.find("bfloat16 or float16") != std::string::npos);
 }
 
 TEST_CASE("each op compiles alone without stack and spills") {
