@@ -74,7 +74,10 @@ class GpuAttentionTile {
     for (i32 first = 0; first < tokens; first += kTokens) {
       const u32 offset = static_cast<u32>(first * head_dim) * sizeof(T);
       // Where registers are scarce, addresses are worked out at every turn instead of kept.
-      if constexpr (kDims < 128) head_dim = Opaque(head_dim);
+      if constexpr (kDims < 128) {
+        head_dim = Opaque(head_dim);
+        thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));
+      }
       Join(queries, keys.page.data + offset, values.page.data + offset, first,
            Min(tokens - first, kTokens), rows, head_dim, low, high);
     }
