@@ -53,6 +53,17 @@ absl::Status RunGenerate(GenerateFlags& flags) {
   if (flags.has_prompt == flags.has_tokens) {
     return UsageError("give either --prompt TEXT or --tokens IDS");
   }
+  // Before a model is loaded, which may take minutes.
+  Request trial;
+  trial.id = "generate";
+  trial.prompt = {0};
+  trial.sampling = flags.sampling;
+  if (flags.has_tokens) {
+    ASSIGN_OR_RETURN(trial.prompt, ParseTokens(flags.tokens));
+  }
+  if (const absl::Status valid = ValidateRequest(trial); !valid.ok()) {
+    return UsageError(std::string(valid.message()));
+  }
   if (flags.engine.max_num_seqs == 0) flags.engine.max_num_seqs = 1;
   ASSIGN_OR_RETURN(const auto opened, OpenEngine(flags.engine));
   Request request;

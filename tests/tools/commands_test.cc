@@ -80,6 +80,19 @@ TEST_CASE("exit codes tell bad usage from failure, and stdout stays empty for bo
   }
 }
 
+TEST_CASE("sampling out of range and empty tokens are bad usage before a model is looked for") {
+  if (Missing()) return;
+  for (const char* flags :
+       {"--tokens ''", "--tokens 1 --max-tokens 0", "--tokens 1 --temperature -1",
+        "--tokens 1 --temperature nan", "--tokens 1 --top-p 0", "--tokens 1 --top-p 1.5",
+        "--tokens 1 --stop ''"}) {
+    INFO(flags);
+    const Ran ran = Run(std::string("generate --model /no/such/folder ") + flags);
+    CHECK(ran.code == 2);
+    CHECK(ran.out.empty());
+  }
+}
+
 TEST_CASE("every command explains itself with an example") {
   if (Missing()) return;
   for (const char* command : {"generate", "replay", "score", "export", "inspect"}) {
