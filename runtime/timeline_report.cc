@@ -206,6 +206,11 @@ absl::StatusOr<TimelineReport> ReportTimeline(const Json& trace) {
 absl::StatusOr<TimelineReport> ReportTimelineFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat("the timeline ", path, " cannot be opened"));
+  file.peek();  // Opening a folder succeeds; reading it would throw inside the parser.
+  if (file.bad()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the timeline ", path, " cannot be read: is it a file?"));
+  }
   const Json trace = Json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (trace.is_discarded()) {
     return absl::InvalidArgumentError(absl::StrCat("the timeline ", path, " is not JSON"));

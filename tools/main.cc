@@ -1,5 +1,6 @@
 // The one binary: eventide SUBCOMMAND [flags].
 #include <cstdio>
+#include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "tools/command.h"
@@ -41,7 +42,12 @@ int Run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  const absl::Status status = chosen();
+  absl::Status status;
+  try {
+    status = chosen();
+  } catch (const std::exception& error) {  // what a library threw, such as out of memory
+    status = absl::InternalError(absl::StrCat("unexpected failure: ", error.what()));
+  }
   if (status.ok()) return kExitOk;
   std::fprintf(stderr, "eventide: %s\n", std::string(status.message()).c_str());
   return IsUsageError(status) ? kExitUsage : kExitFailed;

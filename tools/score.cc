@@ -122,6 +122,9 @@ absl::Status RunScore(const ScoreFlags& flags) {
       return absl::DataLossError(absl::StrCat("--output ", flags.output, " cannot be written"));
     }
   }
+  if ((flags.input == "-" ? std::cin : file).bad()) {
+    return absl::DataLossError(absl::StrCat("--input ", flags.input, " cannot be read to its end"));
+  }
   if (flags.output != "-" && !out.flush()) {
     return absl::DataLossError(absl::StrCat("--output ", flags.output, " cannot be written"));
   }

@@ -93,6 +93,19 @@ TEST_CASE("sampling out of range and empty tokens are bad usage before a model i
   }
 }
 
+TEST_CASE("a folder in the place of an input file is a failure that is told, not a crash") {
+  if (Missing()) return;
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  for (const std::string& command :
+       {"inspect --timeline '" + folder + "'", "score " + kTiny + "--input '" + folder + "'",
+        "replay " + kTiny + "--trace '" + folder + "'"}) {
+    INFO(command);
+    const Ran ran = Run(command);
+    CHECK(ran.code == 1);
+    CHECK(ran.out.empty());
+  }
+}
+
 TEST_CASE("every command explains itself with an example") {
   if (Missing()) return;
   for (const char* command : {"generate", "replay", "score", "export", "inspect"}) {
