@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "device/abi.h"
-#include "device/dtype.h"
 #include "jit/cache.h"
 #include "jit/codegen.h"
 
@@ -28,7 +27,7 @@ std::string Pack(const Compiled& compiled) {
 // Tensor cores have no float32 products with the bits that the other targets promise.
 absl::Status CheckStorage(const Program& program) {
   for (const ProgramKind& kind : program.kinds) {
-    if (kind.variant != Storage<float>::kVariant) continue;
+    if (absl::string_view(VariantTypeName(kind.variant)) != "float") continue;
     return absl::InvalidArgumentError(
         absl::StrCat("op ", kind.op->name,
                      " is asked for with float32 storage, which runs on the CPU and in the simulator; "
