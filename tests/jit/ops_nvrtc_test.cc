@@ -14,8 +14,10 @@
 namespace eventide {
 namespace {
 
-// Of the compiling thread: what other processes do to a small machine is not the source's fault.
+// Of the compiling thread: what other processes do to a small machine is not the source's fault. They
+// share its caches and cores all the same, so the least of a few compiles is held against the bound.
 constexpr double kMaxMilliseconds = 4000;
+constexpr int kTries = 4;
 
 // The names in `OpInfo kInfo = {"name"` of ops/<name>.h.
 std::vector<std::string> OpNames() {
@@ -64,7 +66,11 @@ absl::StatusOr<Compiled> CompileOps(const std::vector<std::string>& ops, int var
 }
 
 void CheckOps(const std::vector<std::string>& ops, int variant, const char* arch_name) {
-  const absl::StatusOr<Compiled> compiled = CompileOps(ops, variant, **ArchByName(arch_name));
+  absl::StatusOr<Compiled> compiled = CompileOps(ops, variant, **ArchByName(arch_name));
+  for (int i = 1; i < kTries && compiled.ok() && compiled->cpu_milliseconds >= kMaxMilliseconds; ++i) {
+    absl::StatusOr<Compiled> again = CompileOps(ops, variant, **ArchByName(arch_name));
+    if (again.ok() && again->cpu_milliseconds < compiled->cpu_milliseconds) compiled = std::move(again);
+  }
   INFO(arch_name << ", " << VariantTypeName(variant) << ", " << ops.size() << " ops from " << ops[0]
                  << ": " << compiled.status().ToString());
   REQUIRE(compiled.ok());
