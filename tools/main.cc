@@ -37,6 +37,11 @@ int Run(int argc, char** argv) {
     CLI::App* sub = app.add_subcommand(command.name, command.summary);
     sub->callback([&chosen, body = command.add(sub)] { chosen = body; });
   }
+  const auto named = [&](const CLI::App* sub) { return sub->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty()) {
+    std::fprintf(stderr, "eventide: '%s' is no subcommand; eventide --help lists them\n", argv[1]);
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
