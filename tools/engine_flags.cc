@@ -97,7 +97,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
       ->check(CLI::Range(int64_t{0}, int64_t{INT32_MAX}));
   app->add_option("--tokenizer", flags->tokenizer,
                   "tokenizer.json (or its folder), .gguf or llama2.c .bin; default: the model's");
-  app->add_option("--seed", flags->seed, "Of sampling, where a request brings none");
+  app->add_option("--seed", flags->seed, "Of sampling, where a request brings none")
+      ->check(NotNegative, "");
 }
 
 absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags) {
@@ -184,6 +185,11 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   opened->load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return opened;
+}
+
+std::string NotNegative(const std::string& text) {
+  return text.empty() || text[0] == '-' ? absl::StrCat("'", text, "' is not a number from 0 up")
+                                        : "";
 }
 
 absl::StatusOr<std::vector<TokenId>> ParseTokens(const std::string& text) {

@@ -63,6 +63,9 @@ struct OpenedEngine {
 // `outputs` 0: one per sequence; more where logits of many tokens are read.
 absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs = 0);
 
+// A check for unsigned flags: the parser takes -1 as 2^64 - 1 and nothing at all as 0.
+std::string NotNegative(const std::string& text);
+
 // "1,2, 3" or "1 2 3".
 absl::StatusOr<std::vector<TokenId>> ParseTokens(const std::string& text);
 

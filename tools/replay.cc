@@ -93,13 +93,14 @@ CommandBody AddReplay(CLI::App* app) {
                   "CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or JSON lines (timestamp, "
                   "input_length, output_length, hash_ids)")
       ->required();
-  app->add_option("--requests", flags->requests, "The first so many of the trace; 0: all");
-  app->add_option(
-      "--closed-loop", flags->options.closed_loop,
-      "Ignore arrival times and keep so many requests going; 0: arrive as in the trace");
+  app->add_option("--requests", flags->requests, "The first so many of the trace; 0: all")
+      ->check(NotNegative, "");
+  app->add_option("--closed-loop", flags->options.closed_loop,
+                  "Ignore arrival times and keep so many requests going; 0: arrive as in the trace")
+      ->check(NotNegative, "");
   app->add_option("--time-scale", flags->options.time_scale,
                   "Arrival times are multiplied by it; 0: all at once")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(CLI::Range(0.0, 1e6));
   app->footer(
       "Prompts are made up, the same in every run; lengths are scaled down only where the longest "
       "exceeds\n"

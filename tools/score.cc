@@ -103,6 +103,10 @@ absl::Status RunScore(const ScoreFlags& flags) {
   if (engine.max_num_seqs == 0) engine.max_num_seqs = 1;
   // Logits of so many tokens are kept at once: 64 of a large vocabulary are 32 MB.
   ASSIGN_OR_RETURN(const auto opened, OpenEngine(engine, /*outputs=*/64));
+  if (flags.top > opened->config.vocab) {
+    return UsageError(absl::StrCat("--top ", flags.top, ": the model has only ",
+                                   opened->config.vocab, " tokens"));
+  }
   std::ofstream out;
   if (flags.output != "-") {
     out.open(flags.output);

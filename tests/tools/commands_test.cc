@@ -93,6 +93,25 @@ TEST_CASE("sampling out of range and empty tokens are bad usage before a model i
   }
 }
 
+TEST_CASE("numbers below zero or beyond the model's vocabulary are bad usage, not others") {
+  if (Missing()) return;
+  const std::string trace =
+      TempFile("below.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,5,2\n");
+  for (const std::string& command : {"generate " + kTiny + "--tokens 1 --seed -1",
+                                     "replay " + kTiny + "--trace '" + trace + "' --requests -1",
+                                     "replay " + kTiny + "--trace '" + trace + "' --closed-loop -1",
+                                     "replay " + kTiny + "--trace '" + trace + "' --time-scale 1e8",
+                                     "score " + kTiny + "--top 1000 --input /dev/null"}) {
+    INFO(command);
+    const Ran ran = Run(command);
+    CHECK(ran.code == 2);
+    CHECK(ran.out.empty());
+  }
+  CHECK(Run("generate " + kTiny + "--tokens 1 --max-tokens 1 --seed 18446744073709551615").code ==
+        0);
+  std::filesystem::remove(trace);
+}
+
 TEST_CASE("a folder in the place of an input file is a failure that is told, not a crash") {
   if (Missing()) return;
   const std::string folder = std::filesystem::temp_directory_path().string();
