@@ -157,7 +157,9 @@ TEST_CASE("a timeline holds every task of the step once, and hops go forward in 
   }
   CHECK(gates > 0);
   CHECK(tasks + gates == static_cast<int64_t>(timeline->tasks.size()));
-  CHECK(report->workers == 2);
+  // With tickets, one worker may be quick enough to take all tasks.
+  CHECK(report->workers == static_cast<int>(end_of_worker.size()));
+  if (policy == "static") CHECK(report->workers == 2);
   CHECK(report->floor_ms == 0.25);
   CHECK(ToText(*report).find("gate_up") != std::string::npos);
 }

@@ -164,6 +164,7 @@ class DecoderRig {
     for (SlotState& slot : state.slots) {
       slot.history =
           (slot.history - history_.address) / 4 / static_cast<u64>(d_.limits.max_model_len);
+      slot.finish_stamp = 0;  // counts the executor's steps, of which each has run its own number
     }
     return state;
   }
