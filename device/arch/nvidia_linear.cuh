@@ -4,7 +4,7 @@
 // one 16-byte load a lane; core matrices of activations are the B fragments as they lie.
 #pragma once
 
-#include "device/arch/nvidia.cuh"
+#include "device/arch/nvidia_compute.cuh"
 
 namespace eventide {
 

@@ -2,8 +2,8 @@
 // complete on mbarriers as arrivals; registers do not move. See nvidia.cuh.
 #pragma once
 
-#include "device/arch/nvidia.cuh"
 #include "device/arch/nvidia_attention.cuh"
+#include "device/arch/nvidia_worker.cuh"
 
 namespace eventide {
 

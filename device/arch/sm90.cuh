@@ -4,6 +4,7 @@
 
 #include "device/arch/bulk_copy.cuh"
 #include "device/arch/nvidia_attention.cuh"
+#include "device/arch/nvidia_worker.cuh"
 
 namespace eventide {
 

@@ -1,0 +1,215 @@
+// The producer roles of a GPU worker: pages granted, filled and taken back. See nvidia.cuh.
+#pragma once
+
+#include "device/arch/nvidia.cuh"
+
+namespace eventide {
+
+// A producer role. Grants pages in order, copies, takes back what compute has dropped. The stream role is
+// one thread where one thread can issue copies (kAlone); else, and for the input role, which polls many
+// events at once, it is a warp in which every decision is taken by all lanes together.
+template <class Port, u32 kLane>
+struct GpuProducer : GpuWorkerBase<Port> {
+  using Base = GpuWorkerBase<Port>;
+  static constexpr u32 kRole = kLane == kLaneStream ? kRoleStream : kRoleInput;
+  static constexpr bool kAlone = kLane == kLaneStream && Port::kOneThreadCopies;
+  u32 head = 0;      // slots asked for
+  u32 tail = 0;      // slots taken back
+  u32 patience = 0;  // pages still to be had from dropped slots before the pool is asked again
+
+  using Base::Base;
+
+  EVT_FN bool Begin(const TaskName& task) {
+    if (First()) this->SetTask(kRole, task);
+    return true;
+  }
+  template <class Source>
+  EVT_FN void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0) {
+    const i32 page = Acquire(true, bytes);
+    if (this->aborted_) return;
+    Port::template CopyPieces<kAlone>(PagesAddress() + static_cast<u32>(page) * kPageBytes, pieces,
+                                      bytes, last_bytes == 0 ? bytes : last_bytes, source,
+                                      this->base + FullAt(kLane, head % kSlots));
+    ++head;
+    if constexpr (kRecordsTimeline<Port>) {
+      NoteCopy(static_cast<u32>(pieces - 1) * bytes + (last_bytes == 0 ? bytes : last_bytes));
+    }
+  }
+  EVT_FN void Blank() {
+    Acquire(true, kPageBytes);
+    FillEmpty();
+  }
+  EVT_FN void Ready() {
+    Acquire(false, 0);
+    FillEmpty();
+  }
+
+  // All elements of a box, 32 at a time.
+  template <class P>
+  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
+    ReturnDropped();
+    const i32 size = box.size();
+#pragma unroll 1
+    for (i32 first = 0; first < size; first += kAlone ? 1 : 32) {
+      const i32 k = first + (kAlone ? 0 : static_cast<i32>(LaneId()));
+      ElementWait wait = {};
+      if (k < size) wait = this->WaitFor(p, box, k);
+      if (!AwaitElements(wait)) return false;
+    }
+    // The lanes' acquires reach the lane that issues copies through the warp's votes; what ordinary
+    // stores wrote may then be read by the copy engine.
+    Together();
+    Port::FenceBeforeCopyFromGlobal();
+    return true;
+  }
+  // Gates only (the input role): everything was acquired by this warp, so its lanes may release.
+  template <class P>
+  EVT_FN void Notify(const P& p, const ElementBox& box) {
+#pragma unroll 1
+    for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32)
+      this->NotifyElement(p, box, k);
+    __syncwarp();
+  }
+  EVT_FN void Finished() {
+    if (First()) this->CountFinished();
+  }
+
+  // The stream role draws tickets and hands them on; the input role reads them.
+  EVT_FN u32 TakeTicket(i32 element) {
+    SharedState& shared = this->shared;
+    const u32 slot = this->tickets % kTicketSlots;
+    const u32 parity = this->tickets / kTicketSlots % 2;
+    ++this->tickets;
+    if constexpr (kLane == kLaneStream) {
+      if (!AwaitBarrier(this->base + TicketEmptyAt(slot), parity ^ 1)) return ~0u;
+      u32 ticket = 0;
+      if (First()) {
+        ticket = DirectSync::FetchAddRelaxed(
+            CounterAt(this->program, this->step.header->bank, element), 1);
+        shared.ticket[slot] = ticket;
+        BarrierArrive(this->base + TicketFullAt(slot));
+      }
+      return kAlone ? ticket : __shfl_sync(0xffffffffu, ticket, 0);
+    } else {
+      if (!AwaitBarrier(this->base + TicketFullAt(slot), parity)) return ~0u;
+      const u32 ticket = shared.ticket[slot];
+      __syncwarp();
+      if (LaneId() == 0) BarrierArrive(this->base + TicketEmptyAt(slot));
+      return ticket;
+    }
+  }
+
+  // Until compute has dropped everything and every copy has landed: a block must not end before.
+  EVT_FN void Drain() {
+    while (!this->aborted_ && tail != head) {
+      if (AwaitBarrier(this->base + EmptyAt(kLane, tail % kSlots), tail / kSlots % 2)) ReturnOldest();
+    }
+    for (; tail != head; ++tail) {  // aborted: only copies in flight matter, and they always land
+      while (!Port::BarrierTry(this->base + FullAt(kLane, tail % kSlots), tail / kSlots % 2)) {
+      }
+    }
+  }
+
+ private:
+  EVT_FN bool First() const { return kAlone || LaneId() == 0; }
+  EVT_FN void Together() const {
+    if constexpr (!kAlone) __syncwarp();
+  }
+  EVT_FN bool All(bool mine) const { return kAlone ? mine : __all_sync(0xffffffffu, mine) != 0; }
+  EVT_FN u32 PagesAddress() const { return this->base + kSharedStateBytes + kScratchBytes; }
+
+  // Polls until all lanes' elements have fired.
+  EVT_FN bool AwaitElements(const ElementWait& wait) {
+    bool fired = wait.counter == nullptr;
+    for (u32 poll = 1;; ++poll) {
+      // Acquires what the notifying tasks wrote; counterpart: AddRelease in NotifyElement.
+      if (!fired) fired = DirectSync::LoadAcquire(wait.counter) >= wait.target;
+      if (All(fired)) return true;
+      if (poll % kPollsPerCheck == 0) {
+        if (AllEnded(!fired, kAbortStuckEvent, wait.element, wait.target)) return false;
+        ReturnDropped();
+      }
+    }
+  }
+  EVT_FN bool AwaitBarrier(u32 barrier, u32 parity) {
+    for (u32 poll = 1;; ++poll) {
+      if (All(Port::BarrierTry(barrier, parity))) return true;
+      if (poll % kPollsPerCheck == 0 && AllEnded(First(), kAbortStuckPage, 0, 0)) return false;
+    }
+  }
+  EVT_FN bool AllEnded(bool mine, u32 cause, u32 element, u32 target) {
+    const bool ended = mine && this->Ended(kRole, cause, element, target);
+    if (!All(!ended)) this->aborted_ = true;
+    return this->aborted_;
+  }
+
+  // What this copy brings, and how many slots still wait for their data.
+  EVT_FN void NoteCopy(u32 bytes) {
+    for (u32 slot = tail; slot != head; ++slot) {
+      if (!BarrierTest(this->base + FullAt(kLane, slot % kSlots), slot / kSlots % 2)) {
+        ++this->timer.in_flight;
+      }
+    }
+    this->timer.bytes += bytes;
+    ++this->timer.copies;
+  }
+
+  // A free slot, and a page for it if asked for; kNoPage otherwise. A new page while the pool grants
+  // one; then the lane's oldest page, once compute has dropped it: what the lane holds does not change,
+  // so the pool need not know, and a full pipeline runs without atomics.
+  EVT_FN i32 Acquire(bool with_page, u32 piece_bytes) {
+    i32 page = kNoPage;
+    for (u32 poll = 1;; ++poll) {
+      if (head - tail < kSlots) {
+        if (!with_page) break;
+        if (patience == 0) {
+          if (First()) page = this->shared.pool.TryGrant(kLane);
+          if constexpr (!kAlone) page = __shfl_sync(0xffffffffu, page, 0);
+          if (page != kNoPage) break;
+          patience = kSlots;
+        }
+      }
+      if (OldestDropped()) {
+        if (with_page) page = LoadSlot(this->base + SlotAt(kLane, tail % kSlots)).page;
+        if (page == kNoPage) {
+          ReturnOldest();
+          continue;
+        }
+        ++tail;
+        if (patience > 0) --patience;
+        break;
+      }
+      this->timer.Stalls();
+      if (poll % kPollsPerCheck == 0) {
+        patience = 0;
+        if (AllEnded(First(), kAbortStuckPage, 0, 0)) return kNoPage;
+      }
+    }
+    this->timer.StallEnds();
+    Together();  // all lanes have read the oldest slot, which may be this one
+    if (First()) StoreSlot(this->base + SlotAt(kLane, head % kSlots), SlotPage{page, piece_bytes});
+    Together();
+    return page;
+  }
+  EVT_FN void FillEmpty() {
+    if (this->aborted_) return;
+    Port::template ArriveWithoutData<kAlone>(this->base + FullAt(kLane, head % kSlots));
+    ++head;
+  }
+  EVT_FN void ReturnDropped() {
+    while (OldestDropped()) ReturnOldest();
+  }
+  EVT_FN bool OldestDropped() const {
+    return tail != head &&
+           All(BarrierTest(this->base + EmptyAt(kLane, tail % kSlots), tail / kSlots % 2));
+  }
+  EVT_FN void ReturnOldest() {
+    const i32 page = LoadSlot(this->base + SlotAt(kLane, tail % kSlots)).page;
+    if (page != kNoPage && First()) this->shared.pool.Return(kLane, page);
+    Together();
+    ++tail;
+    patience = 0;
+  }
+};
+
+}  // namespace eventide

@@ -1,0 +1,165 @@
+// A GPU worker from its first instruction to its last: setting up, roles, and the watch over them. See
+// nvidia.cuh.
+#pragma once
+
+#include "device/arch/nvidia_compute.cuh"
+#include "device/arch/nvidia_producer.cuh"
+
+namespace eventide {
+
+// The watch warp: ends the step when it was aborted elsewhere, or when no task has finished
+// anywhere for the timeout; then tells the story of the role that waits here. Leaves when the
+// working warps are through.
+template <class Port>
+EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
+  AbortRecord* record = reinterpret_cast<AbortRecord*>(program.abort);
+  ProgressWatch<DirectSync> watch;
+  for (u32 poll = 1; !Port::BarrierTry(SharedAddress(&shared.finished), 0); ++poll) {
+    if (poll % kPollsPerCheck != 0) continue;
+    bool ended = DirectSync::LoadRelaxed(&record->cause) != kAbortNone;
+    if (!ended && watch.Stalled(program, 1, NowNs(), shared.step.header->timeout_ns)) {
+      // The input role's wait explains the others; a worker that waits for nothing leaves the story
+      // to one that does, unless none comes forward.
+      u32 role = kRoleInput;
+      if (shared.waiting[role].cause == kAbortNone) role = kRoleStream;
+      if (shared.waiting[role].cause == kAbortNone) role = kRoleCompute;
+      const volatile Waiting& waiting = shared.waiting[role];
+      AbortRecord story = {};
+      story.cause = waiting.cause == kAbortNone ? u32{kAbortStuckPage} : waiting.cause;
+      story.worker = blockIdx.x;
+      story.role = role;
+      story.grid = waiting.grid;
+      story.layer = waiting.at.layer;
+      for (int i = 0; i < kMaxCoords; ++i) story.at[i] = waiting.at.at[i];
+      story.event = waiting.element;
+      story.expected = waiting.target;
+      story.seen = waiting.cause == kAbortStuckEvent
+                       ? DirectSync::LoadRelaxed(CounterAt(program, shared.step.header->bank,
+                                                           static_cast<i32>(story.event)))
+                       : 0;
+      ReportAbort<DirectSync>(record, story);
+      ended = true;
+    }
+    if (ended) *static_cast<volatile u32*>(&shared.ended) = 1;
+  }
+}
+
+// Brings the node records into shared memory; `program` then points at them there.
+template <class P>
+EVT_FN void ShareNodes(const P& p, SharedState& shared, const ProgramRecord& record) {
+  const int last = p.Sections() - 1;
+  const i32 grids = last < 0 ? 0 : p.FirstGrid(last) + p.GridCount(last);
+  constexpr u32 kWords = sizeof(Node) / 4;
+  bool fit = true;
+#pragma unroll 1
+  for (i32 grid = 0; grid < grids; ++grid) {
+    const i32 node = p.NodeIndex(grid);
+    fit = fit && node < kSharedNodes;
+    if (node < 0 || node >= kSharedNodes) continue;
+    const u32* from = reinterpret_cast<const u32*>(record.nodes) + static_cast<u32>(node) * kWords;
+    u32* to = reinterpret_cast<u32*>(&shared.nodes[node]);
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < kWords; i += kThreads) to[i] = from[i];
+  }
+  if (fit && threadIdx.x == 0) shared.program.nodes = reinterpret_cast<u64>(&shared.nodes[0]);
+}
+
+// Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter
+// bank's slice, then becomes its role.
+template <class Port, class P>
+EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u8* memory) {
+  constexpr bool kTimeline = kRecordsTimeline<P>;
+  using Roles = typename PortOf<Port, kTimeline>::Type;
+  u32 dynamic_bytes;
+  asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(dynamic_bytes));
+  const u32 page_count = (dynamic_bytes - kScratchBytes - kSharedStateBytes) / kPageBytes;
+  SharedState& shared = *reinterpret_cast<SharedState*>(memory);
+  u8* scratch = memory + kSharedStateBytes;
+  u8* pages = scratch + kScratchBytes;
+  const P p{shared.program};
+  if (threadIdx.x == 0) {
+    shared.program = record;
+#pragma unroll 1
+    for (u32 lane = 0; lane < kLanes; ++lane) {
+#pragma unroll 1
+      for (u32 slot = 0; slot < kSlots; ++slot) {
+        BarrierInit(SharedAddress(&shared.full[lane][slot]), Port::kFullArrivals);
+        BarrierInit(SharedAddress(&shared.empty[lane][slot]), kComputeWarps);
+      }
+    }
+#pragma unroll 1
+    for (u32 slot = 0; slot < kTicketSlots; ++slot) {
+      BarrierInit(SharedAddress(&shared.ticket_full[slot]), 1);
+      BarrierInit(SharedAddress(&shared.ticket_empty[slot]), 1 + kComputeWarps);  // input warp, compute warps
+    }
+    BarrierInit(SharedAddress(&shared.finished), kWorkingWarps);
+    Port::FenceAfterBarrierInit();
+    shared.ended = 0;
+    for (u32 role = 0; role < kRoles; ++role) shared.waiting[role].cause = kAbortNone;
+    // Each lane may always have its floor; the input lane gets a quarter of the pool if that is
+    // more.
+    shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u),
+                      Max(Max(P::kInputFloor, 1u), page_count / 4));
+    shared.sum_of_rows = 0;
+    shared.step.header = header;
+  }
+  __syncthreads();
+  ShareNodes(p, shared, record);
+  const u32 rows = header->rows;
+  i32 sum = 0;
+#pragma unroll 1
+  for (u32 r = threadIdx.x; r < rows; r += kThreads) {
+    sum += QueryLength(shared.step.Rows()[r], shared.step.Slots(), header->step);
+  }
+  if (sum != 0) atomicAdd(&shared.sum_of_rows, sum);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+#pragma unroll 1
+    for (u32 i = 0; i < header->symbol_count; ++i) {
+      const i32 value = header->symbols[i];
+      shared.step.symbols[i] = value == kSumOfRows ? shared.sum_of_rows : value;
+    }
+    p.EvaluateDims(shared.step);
+  }
+  const ProgramRecord& program = shared.program;
+  // The other bank is next step's; the kernel boundary orders these stores before it.
+  const u64 elements = program.bank_bytes / kEventStrideBytes;
+#pragma unroll 1
+  for (u64 i = u64{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += u64{gridDim.x} * kThreads) {
+    *CounterAt(program, 1 - header->bank, static_cast<i32>(i)) = 0;
+  }
+  __syncthreads();
+  const u32 warp = threadIdx.x / 32;
+  if (warp < kComputeWarps) {
+    Port::TakeRegisters();
+    GpuCompute<Roles> compute(shared, pages, scratch, program);
+    if constexpr (kTimeline) compute.TimeStep(kRoleCompute);
+    RunCompute(p, compute);
+    if constexpr (kTimeline) compute.TimeStepEnd();
+  } else {
+    Port::GiveRegisters();
+    if (warp == kStreamWarp) {
+      using Stream = GpuProducer<Roles, kLaneStream>;
+      if (!Stream::kAlone || LaneId() == 0) {
+        Stream stream(shared, pages, program);
+        if constexpr (kTimeline) stream.TimeStep(kRoleStream);
+        RunStream(p, stream);
+        if constexpr (kTimeline) stream.TimeStepEnd();
+        stream.Drain();
+      }
+    } else if (warp == kInputWarp) {
+      GpuProducer<Roles, kLaneInput> input(shared, pages, program);
+      if constexpr (kTimeline) input.TimeStep(kRoleInput);
+      RunInput(p, input);
+      if constexpr (kTimeline) input.TimeStepEnd();
+      input.Drain();
+    } else if (warp == kWatchWarp && LaneId() == 0) {
+      Watch<Port>(shared, program);
+    }
+  }
+  __syncwarp();
+  if (warp < kWorkingWarps && LaneId() == 0) BarrierArrive(SharedAddress(&shared.finished));
+}
+
+}  // namespace eventide
