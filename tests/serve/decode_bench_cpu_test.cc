@@ -152,13 +152,16 @@ TEST_CASE("a timeline holds every task of the step once, and hops go forward in 
   }
   CHECK(sum == Approx(report->step_ms).epsilon(1e-6));
   int64_t gates = 0;  // stand in for producers that do not exist: no time is theirs
+  std::set<int> busy;
   for (const TimelineTask& task : timeline->tasks) {
-    gates += program.grids[task.record.grid].is_gate ? 1 : 0;
+    const bool gate = program.grids[task.record.grid].is_gate;
+    gates += gate ? 1 : 0;
+    if (!gate) busy.insert(static_cast<int>(task.worker));
   }
   CHECK(gates > 0);
   CHECK(tasks + gates == static_cast<int64_t>(timeline->tasks.size()));
-  // With tickets, one worker may be quick enough to take all tasks.
-  CHECK(report->workers == static_cast<int>(end_of_worker.size()));
+  // With tickets, one worker may be quick enough to take all tasks but gates.
+  CHECK(report->workers == static_cast<int>(busy.size()));
   if (policy == "static") CHECK(report->workers == 2);
   CHECK(report->floor_ms == 0.25);
   CHECK(ToText(*report).find("gate_up") != std::string::npos);
