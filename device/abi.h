@@ -103,7 +103,6 @@ enum AbortCause : u32 {
   kAbortNone = 0,
   kAbortStuckEvent = 1,  // an event never reached its target
   kAbortStuckPage = 2,   // no page was granted, or a granted one never filled
-  kAbortHost = 3,        // the host asked the step to end
 };
 
 // Why a step ended early. `cause` is claimed by one compare-and-swap; its winner fills the rest and then
@@ -125,7 +124,7 @@ struct ProgramRecord {
   u64 counters;    // two banks of event counters, then ticket counters, each bank_bytes long
   u64 bank_bytes;
   u64 abort;       // AbortRecord
-  u64 progress;    // u32 at kEventStrideBytes apart, one per worker: tasks finished
+  u64 progress;    // u32 at kEventStrideBytes apart, tasks finished: one per worker, on a GPU one for all
   u64 timeline;    // 0: not recorded
   u64 published;   // u64[]: base address of every tensor of the program that a Load reads, by its index
 };

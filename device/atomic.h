@@ -1,6 +1,6 @@
 // The few atomic accesses Eventide is built on, for the GPU (PTX, device scope) and for threads. One of
 // the two headers that may ask which compiler reads it. Algorithms take them as a policy type, so that
-// the simulator can put a switch point on both sides of every access (runtime/sim_sync.h).
+// the simulator can put a switch point on both sides of every access (device/arch/sim.h).
 //
 // 32-bit words are always accessed as 32 bits, 64-bit words as 64: PTX says nothing about mixed sizes.
 #pragma once

@@ -175,14 +175,19 @@ EVT_FN void MarkEnd(W& w) {
   if constexpr (kRecordsTimeline<P>) w.TimeEnd();
 }
 
+template <class P, class W>
+EVT_FN bool EnterTask(W& w, const TaskName& name) {
+  w.Begin(name);
+  MarkStart<P>(w, name);
+  return true;
+}
+
 // The stream role: never waits for activations, only for published extents and indices.
 template <class P, class W>
 EVT_FN void RunStream(const P& p, W& w) {
   const auto enter = [&](i32 grid, const Coord& at) {
     if (p.IsGate(grid) || !p.HasStream(grid)) return false;
-    w.Begin(TaskName{grid, at});
-    MarkStart<P>(w, TaskName{grid, at});
-    return true;
+    return EnterTask<P>(w, TaskName{grid, at});
   };
   WalkTasks<TaskWaits::kIndices>(p, w, enter, [&](i32 grid, const Coord& at) {
     MarkReady<P>(w);
@@ -197,9 +202,7 @@ EVT_FN void RunStream(const P& p, W& w) {
 template <class P, class W>
 EVT_FN void RunInput(const P& p, W& w) {
   const auto enter = [&](i32 grid, const Coord& at) {
-    w.Begin(TaskName{grid, at});
-    MarkStart<P>(w, TaskName{grid, at});
-    return true;
+    return EnterTask<P>(w, TaskName{grid, at});
   };
   WalkTasks<TaskWaits::kAll>(p, w, enter, [&](i32 grid, const Coord& at) {
     MarkReady<P>(w);
@@ -221,9 +224,7 @@ template <class P, class W>
 EVT_FN void RunCompute(const P& p, W& w) {
   const auto enter = [&](i32 grid, const Coord& at) {
     if (p.IsGate(grid)) return false;
-    w.Begin(TaskName{grid, at});
-    MarkStart<P>(w, TaskName{grid, at});
-    return true;
+    return EnterTask<P>(w, TaskName{grid, at});
   };
   WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at) {
     if (!w.AwaitReady()) return false;
@@ -242,9 +243,7 @@ EVT_FN void RunCompute(const P& p, W& w) {
 template <class P, class W>
 EVT_FN void RunSequential(const P& p, W& w) {
   const auto enter = [&](i32 grid, const Coord& at) {
-    w.Begin(TaskName{grid, at});
-    MarkStart<P>(w, TaskName{grid, at});
-    return true;
+    return EnterTask<P>(w, TaskName{grid, at});
   };
   WalkTasks<TaskWaits::kAll>(p, w, enter, [&](i32 grid, const Coord& at) {
     MarkReady<P>(w);

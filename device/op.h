@@ -33,7 +33,7 @@ struct OpInfo {
   i32 operand_count;
   OperandInfo operands[kMaxOperands];
   // The smallest number of pages each lane must be able to hold for the op to make progress
-  // (DESIGN: verified against the pool, so that page allocation cannot deadlock).
+  // (Verify holds it against the pool, so that page allocation cannot deadlock).
   i32 stream_floor = 0;
   i32 input_floor = 0;
 };

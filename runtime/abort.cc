@@ -49,8 +49,6 @@ absl::Status DescribeAbort(const Program& program, const AbortRecord& record) {
                           "anywhere within the step's "
                           "timeout",
                           who, record.seen, record.expected));
-    case kAbortHost:
-      return absl::CancelledError(absl::StrFormat("%s: the host ended the step", program.name));
     default:
       return absl::InternalError(
           absl::StrFormat("%s ended the step for an unknown cause (%d)", who, record.cause));

@@ -124,12 +124,6 @@ EVT_FN void StoreSlot(u32 address, SlotPage slot) {
 }
 inline constexpr u32 kSharedStateBytes = (sizeof(SharedState) + 127) / 128 * 128;
 
-// Dynamic shared memory of a worker with this many pages (jit/arch.cc and the launch use the same
-// sum).
-EVT_FN constexpr u32 SharedBytes(u32 pages) {
-  return pages * kPageBytes + kScratchBytes + kSharedStateBytes;
-}
-
 struct ElementWait {
   const u32* counter;
   u32 target, element;

@@ -1,9 +1,7 @@
 // eventide bench as a user calls it, on the CPU.
-#include <sys/wait.h>
-
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/run_binary.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test.h"
 
@@ -11,32 +9,6 @@ namespace eventide {
 namespace {
 
 using Json = nlohmann::json;
-
-struct Ran {
-  int code = -1;
-  std::string out;
-};
-
-std::string Binary() {
-  return std::string(EVENTIDE_BINARY_ROOT) + "/eventide";
-}
-
-Ran Run(const std::string& arguments) {
-  Ran ran;
-  FILE* pipe = popen(("'" + Binary() + "' " + arguments + " 2>/dev/null").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) ran.out.append(buffer, n);
-  const int status = pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return ran;
-}
-
-bool Missing() {
-  if (std::filesystem::exists(Binary())) return false;
-  Skip("the binary is not built");
-  return true;
-}
 
 const std::string kDecode =
     "bench decode --model random:test-llama@2 --device cpu --workers 2 --steps 3 --warmup 1 ";

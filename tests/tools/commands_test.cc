@@ -1,5 +1,4 @@
 // The binary as a user calls it: exit codes, what goes to stdout, and results that can be checked.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -11,39 +10,13 @@
 #include "models/presets.h"
 #include "models/random_weights.h"
 #include "tests/support/reference.h"
+#include "tests/support/run_binary.h"
 #include "tests/support/test.h"
 
 namespace eventide {
 namespace {
 
 using Json = nlohmann::json;
-
-struct Ran {
-  int code = -1;
-  std::string out;
-};
-
-std::string Binary() {
-  return std::string(EVENTIDE_BINARY_ROOT) + "/eventide";
-}
-
-// stdout only; stderr is dropped.
-Ran Run(const std::string& arguments) {
-  Ran ran;
-  FILE* pipe = popen(("'" + Binary() + "' " + arguments + " 2>/dev/null").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) ran.out.append(buffer, n);
-  const int status = pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return ran;
-}
-
-bool Missing() {
-  if (std::filesystem::exists(Binary())) return false;
-  Skip("the binary is not built");
-  return true;
-}
 
 std::string TempFile(const std::string& name, const std::string& content) {
   const auto path = std::filesystem::temp_directory_path() /
