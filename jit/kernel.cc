@@ -1,5 +1,6 @@
 #include "jit/kernel.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 
@@ -11,6 +12,8 @@ namespace eventide {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::atomic<uint64_t> kernels_built{0};  // a statistic: no order needed
 
 double Since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -45,18 +48,28 @@ absl::Status Unpack(const std::string& payload, Kernel& kernel) {
   return absl::OkStatus();
 }
 
+// The source and all headers it includes.
+absl::Status Generate(const Program& program, const GpuArch& arch, const KernelOptions& options,
+                      Kernel& kernel, std::vector<HeaderText>& headers) {
+  const PhaseSpan span(options.phases, "generate");
+  const Clock::time_point start = Clock::now();
+  kernel.source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda, options.timeline});
+  ASSIGN_OR_RETURN(headers, CollectHeaders(kernel.source, options.extra_headers));
+  kernel.generate_ms = Since(start);
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+uint64_t KernelsBuilt() { return kernels_built.load(std::memory_order_relaxed); }
 
 absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
                                    const KernelOptions& options) {
   RETURN_IF_ERROR(CheckStorage(program));
   Kernel kernel;
-  const Clock::time_point start = Clock::now();
-  kernel.source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda, options.timeline});
-  ASSIGN_OR_RETURN(const std::vector<HeaderText> headers,
-                   CollectHeaders(kernel.source, options.extra_headers));
-  kernel.generate_ms = Since(start);
-
+  std::vector<HeaderText> headers;
+  RETURN_IF_ERROR(Generate(program, arch, options, kernel, headers));
+  const PhaseSpan span(options.phases, "nvrtc");
   const Clock::time_point compile_start = Clock::now();
   ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Get());
   const auto make = [&]() -> absl::StatusOr<std::string> {
@@ -85,6 +98,7 @@ absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
     RETURN_IF_ERROR(Unpack(payload, kernel));
   }
   kernel.compile_ms = Since(compile_start);
+  kernels_built.fetch_add(1, std::memory_order_relaxed);
   return kernel;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/phases.h"
 #include "core/program.h"
 #include "jit/arch.h"
 #include "jit/nvrtc.h"
@@ -16,6 +17,7 @@ struct KernelOptions {
   bool use_cache = true;
   bool timeline = false;  // CodegenTarget::timeline
   std::string cache_folder;  // empty: $EVENTIDE_CACHE_DIR, or the user's cache folder
+  PhaseLog* phases = nullptr;  // "generate", then "nvrtc": loading it, and compiling or the cache
 };
 
 struct Kernel {
@@ -26,6 +28,9 @@ struct Kernel {
   std::string cache_note;  // why the cache could not be used, if so
   double generate_ms = 0, compile_ms = 0;
 };
+
+// Kernels that BuildKernel has brought in this process, compiled or cached.
+uint64_t KernelsBuilt();
 
 absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
                                    const KernelOptions& options = {});

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 
@@ -31,6 +32,8 @@ struct Nvrtc::Functions {
 };
 
 namespace {
+
+std::atomic<uint64_t> runs{0};  // a statistic: no order needed
 
 constexpr int kOldestMajor = 12;  // C++20, and architectures with "a" suffix
 constexpr const char* kInstallHint =
@@ -166,6 +169,8 @@ absl::StatusOr<const Nvrtc*> Nvrtc::Load() {
   return nvrtc;
 }
 
+uint64_t Nvrtc::Runs() { return runs.load(std::memory_order_relaxed); }
+
 std::vector<std::string> Nvrtc::Options(const GpuArch& arch) const {
   std::vector<std::string> options = {absl::StrCat("--gpu-architecture=", arch.name), "--std=c++20",
                                       "--device-as-default-execution-space",
@@ -199,6 +204,7 @@ absl::StatusOr<Compiled> Nvrtc::Compile(const std::string& source,
       check(functions_->CreateProgram(&handle.program, source.c_str(), "megakernel.cu",
                                       static_cast<int>(texts.size()), texts.data(), names.data()),
             "creating a program"));
+  runs.fetch_add(1, std::memory_order_relaxed);
   const int result =
       functions_->CompileProgram(handle.program, static_cast<int>(options.size()), options.data());
   Compiled compiled;

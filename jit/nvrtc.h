@@ -2,6 +2,7 @@
 // what the kernel uses. Nothing here needs CUDA to be built.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,9 @@ class Nvrtc {
 
   // Everything Compile passes to the compiler: part of a cache key.
   std::vector<std::string> Options(const GpuArch& arch) const;
+
+  // Compilations of this process so far, failed ones included.
+  static uint64_t Runs();
 
   int major() const { return major_; }
   int minor() const { return minor_; }

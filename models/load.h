@@ -5,12 +5,15 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "core/phases.h"
 #include "models/weights.h"
 
 namespace eventide {
 
 // `spec` is random:<preset>[@seed], a Hugging Face folder (config.json and safetensors), a GGUF
 // file, or a llama2.c .bin file. The result passes CheckComplete.
-absl::StatusOr<std::unique_ptr<WeightSource>> OpenModel(const std::string& spec);
+// `phases` take weights_map and config.
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenModel(const std::string& spec,
+                                                        PhaseLog* phases = nullptr);
 
 }  // namespace eventide

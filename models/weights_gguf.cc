@@ -133,9 +133,11 @@ class Mapper {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WeightSource>> OpenGguf(const std::string& path) {
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenGguf(const std::string& path,
+                                                       PhaseLog* phases) {
   ASSIGN_OR_RETURN(std::shared_ptr<const GgufFile> file, GgufFile::Open(path));
-  ASSIGN_OR_RETURN(ModelConfig config, ConfigFromGguf(*file));
+  ASSIGN_OR_RETURN(ModelConfig config,
+                   InPhase(phases, "config", [&] { return ConfigFromGguf(*file); }));
   std::vector<WeightView> views = Mapper(*file, config).Take();
   absl::flat_hash_map<std::string, int> seen;
   for (const WeightView& view : views) {

@@ -36,18 +36,25 @@ absl::Status AddGenerationEos(const std::string& folder, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<WeightSource>> OpenHuggingFaceFolder(const std::string& folder) {
+absl::StatusOr<ModelConfig> ReadConfig(const std::string& folder, bool* dtype_stated) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder + "/config.json", kMaxConfigBytes));
-  bool dtype_stated = false;
-  absl::StatusOr<ModelConfig> parsed = ParseHfConfig(text, &dtype_stated);
+  absl::StatusOr<ModelConfig> parsed = ParseHfConfig(text, dtype_stated);
   if (!parsed.ok()) {
     return absl::Status(parsed.status().code(),
                         absl::StrCat(folder, "/", parsed.status().message()));
   }
   ModelConfig config = *std::move(parsed);
   RETURN_IF_ERROR(AddGenerationEos(folder, &config));
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenHuggingFaceFolder(const std::string& folder,
+                                                                    PhaseLog* phases) {
+  bool dtype_stated = false;
+  ASSIGN_OR_RETURN(ModelConfig config,
+                   InPhase(phases, "config", [&] { return ReadConfig(folder, &dtype_stated); }));
   ASSIGN_OR_RETURN(std::unique_ptr<Safetensors> files, Safetensors::OpenFolder(folder));
   std::shared_ptr<const Safetensors> file = std::move(files);
   std::vector<WeightView> views;

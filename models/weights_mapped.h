@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "core/phases.h"
 #include "formats/gguf.h"
 #include "formats/llama2c.h"
 #include "formats/quant.h"
@@ -47,8 +48,10 @@ class MappedWeights final : public WeightSource {
 
 // The three kinds of file as sources. They check what they need to build views; CheckComplete is
 // the caller's.
-absl::StatusOr<std::unique_ptr<WeightSource>> OpenHuggingFaceFolder(const std::string& folder);
-absl::StatusOr<std::unique_ptr<WeightSource>> OpenGguf(const std::string& path);
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenHuggingFaceFolder(const std::string& folder,
+                                                                    PhaseLog* phases = nullptr);
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenGguf(const std::string& path,
+                                                       PhaseLog* phases = nullptr);
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenLlama2c(const std::string& path);
 
 }  // namespace eventide

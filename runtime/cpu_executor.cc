@@ -45,8 +45,12 @@ class CpuExecutor : public HostExecutor {
  public:
   absl::Status Start(Program program, const CpuExecutorOptions& options, int workers, int isa) {
     RETURN_IF_ERROR(Setup(std::move(program), options, {.workers = workers, .preemptible = true}));
-    runnable_ = std::make_unique<RecordedProgram>(*program_, nodes_, addresses_);
-    RETURN_IF_ERROR(runnable_->Bind(options.ops != nullptr ? *options.ops : CpuOps(isa)));
+    {
+      const PhaseSpan span(options.phases, "generate");
+      runnable_ = std::make_unique<RecordedProgram>(*program_, nodes_, addresses_);
+      RETURN_IF_ERROR(runnable_->Bind(options.ops != nullptr ? *options.ops : CpuOps(isa)));
+    }
+    const PhaseSpan span(options.phases, "device");
     record_.nodes = reinterpret_cast<uint64_t>(runnable_->nodes().data());
     for (int i = 0; i < workers; ++i) {
       workers_.push_back(MakeWorker(isa));

@@ -26,10 +26,6 @@ constexpr std::chrono::minutes kDeviceSilence{10};
 // Shared memory of a worker that is not pages: scratch, and its state with room to spare.
 constexpr int kNotPagesBytes = kScratchBytes + 12 * 1024;
 
-double Since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
 class CudaExecutorImpl : public CudaExecutor {
  public:
   ~CudaExecutorImpl() override {
@@ -52,13 +48,11 @@ class CudaExecutorImpl : public CudaExecutor {
     program_ = std::make_unique<Program>(std::move(program));
     timeout_ns_ = options.timeout_ns;
     time_steps_ = options.time_steps;
-    RETURN_IF_ERROR(OpenDevice(options.device));
+    RETURN_IF_ERROR(InPhase(options.phases, "device", [&] { return OpenDevice(options.device); }));
     RETURN_IF_ERROR(LoadKernel(options));
-    const Clock::time_point start = Clock::now();
+    const PhaseSpan span(options.phases, "kv_alloc");
     RETURN_IF_ERROR(Allocate(options));
-    RETURN_IF_ERROR(driver_->Check(driver_->StreamSynchronize(gpu_.stream), "preparing memory"));
-    report_.memory_ms = Since(start);
-    return absl::OkStatus();
+    return driver_->Check(driver_->StreamSynchronize(gpu_.stream), "preparing memory");
   }
 
   const Program& program() const override { return *program_; }
@@ -151,7 +145,6 @@ class CudaExecutorImpl : public CudaExecutor {
 };
 
 absl::Status CudaExecutorImpl::OpenDevice(int ordinal) {
-  const Clock::time_point start = Clock::now();
   RETURN_IF_ERROR(gpu_.Open(ordinal));
   driver_ = gpu_.driver;
   report_.gpu = gpu_.name;
@@ -166,29 +159,24 @@ absl::Status CudaExecutorImpl::OpenDevice(int ordinal) {
         driver_->Check(driver_->EventCreate(&flight.ended, flags), "creating an event"));
   }
   memory_ = std::make_unique<CudaMemory>();
-  RETURN_IF_ERROR(memory_->Open(driver_, gpu_.stream));
-  report_.context_ms = Since(start);
-  return absl::OkStatus();
+  return memory_->Open(driver_, gpu_.stream);
 }
 
 absl::Status CudaExecutorImpl::LoadKernel(const CudaExecutorOptions& options) {
   KernelOptions kernel_options = options.kernel;
   kernel_options.timeline = options.timeline_tasks > 0;
+  kernel_options.phases = options.phases;
   ASSIGN_OR_RETURN(Kernel kernel, BuildKernel(*program_, *report_.arch, kernel_options));
   report_.usage = kernel.usage;
   report_.compiled = kernel.compiled;
   report_.cache_note = kernel.cache_note;
   report_.cubin_bytes = static_cast<int64_t>(kernel.cubin.size());
-  report_.generate_ms = kernel.generate_ms;
-  report_.compile_ms = kernel.compile_ms;
-  const Clock::time_point start = Clock::now();
+  const PhaseSpan span(options.phases, "module_load");
   RETURN_IF_ERROR(driver_->Check(driver_->ModuleLoadData(&module_, kernel.cubin.data()),
                                  absl::StrCat("loading the kernel of ", program_->name)));
   RETURN_IF_ERROR(driver_->Check(driver_->ModuleGetFunction(&function_, module_, kStepKernel),
                                  "finding the kernel in its module"));
-  RETURN_IF_ERROR(ChooseWorkers(options));
-  report_.module_ms = Since(start);
-  return absl::OkStatus();
+  return ChooseWorkers(options);
 }
 
 absl::Status CudaExecutorImpl::ChooseWorkers(const CudaExecutorOptions& options) {
@@ -389,6 +377,10 @@ absl::Status CudaExecutorImpl::Wait() {
 }
 
 }  // namespace
+
+KernelCounts CountKernels() {
+  return {Nvrtc::Runs(), KernelsBuilt()};
+}
 
 absl::StatusOr<std::unique_ptr<CudaExecutor>> MakeCudaExecutor(Program program,
                                                                const CudaExecutorOptions& options) {

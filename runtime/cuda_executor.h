@@ -16,7 +16,7 @@ struct CudaExecutorOptions : ExecutorOptions {
   bool time_steps = false;  // LastStepMs; costs about a microsecond per step
 };
 
-// What starting one took and found; for `warmup`, `inspect` and tables.
+// What starting one found; for tables and messages.
 struct CudaReport {
   std::string gpu;  // its name
   const GpuArch* arch = nullptr;
@@ -27,7 +27,6 @@ struct CudaReport {
   bool compiled = false;
   std::string cache_note;
   int64_t cubin_bytes = 0;
-  double context_ms = 0, generate_ms = 0, compile_ms = 0, module_ms = 0, memory_ms = 0;
 };
 
 class CudaExecutor : public Executor {
@@ -36,6 +35,13 @@ class CudaExecutor : public Executor {
   // Whether the oldest step in flight has ended: Wait would not block.
   virtual absl::StatusOr<bool> Done() = 0;
 };
+
+// Of this process so far.
+struct KernelCounts {
+  uint64_t compilations = 0;  // runs of a compiler
+  uint64_t kernels = 0;       // made or taken from the cache: one for each program and architecture
+};
+KernelCounts CountKernels();
 
 absl::StatusOr<std::unique_ptr<CudaExecutor>> MakeCudaExecutor(Program program,
                                                                const CudaExecutorOptions& options);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/phases.h"
 #include "core/program.h"
 #include "device/abi.h"
 
@@ -40,6 +41,7 @@ struct ExecutorOptions {
   std::vector<PlacedTensor> placed;
   // Tasks of one worker and role that a timeline holds (device/timeline.h); 0: none is recorded.
   int timeline_tasks = 0;
+  PhaseLog* phases = nullptr;  // what making it takes: device, generate, nvrtc, ... (core/phases.h)
 };
 
 class Executor {

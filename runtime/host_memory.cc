@@ -47,7 +47,8 @@ absl::Status HostExecutor::Setup(Program program, const ExecutorOptions& options
   program_ = std::make_unique<Program>(std::move(program));
   workers_ = machine.workers;
   timeout_ns_ = options.timeout_ns;
-  RETURN_IF_ERROR(Allocate(options));
+  RETURN_IF_ERROR(InPhase(options.phases, "kv_alloc", [&] { return Allocate(options); }));
+  const PhaseSpan span(options.phases, "generate");
   ASSIGN_OR_RETURN(const PolicyPlan policies, Plan(*program_, machine, options.policy));
   ASSIGN_OR_RETURN(nodes_, BuildNodes(*program_, addresses_, policies.policy));
   return absl::OkStatus();

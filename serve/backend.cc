@@ -30,6 +30,7 @@ Options WithCommon(const BackendOptions& options) {
   result.policy = options.policy;
   result.timeout_ns = options.timeout_ns;
   result.timeline_tasks = options.timeline_tasks;
+  result.phases = options.phases;
   return result;
 }
 
@@ -61,7 +62,8 @@ absl::StatusOr<Backend> MakeCuda(Program program, const BackendOptions& options)
   cuda_options.time_steps = options.time_steps;
   ASSIGN_OR_RETURN(std::unique_ptr<CudaExecutor> executor,
                    MakeCudaExecutor(std::move(program), cuda_options));
-  backend.compilations = executor->report().compiled ? 1 : 0;
+  backend.cubin_bytes = executor->report().cubin_bytes;
+  backend.cache_note = executor->report().cache_note;
   backend.done = [cuda = executor.get()] { return cuda->Done(); };
   backend.executor = std::move(executor);
   return backend;
@@ -103,6 +105,11 @@ FragmentOrder FragmentOrderOf(const std::string& device) {
   const DeviceRow* row = FindDevice(device);
   EVT_CHECK(row != nullptr);
   return row->order;
+}
+
+BackendCounts CountBackends() {
+  const KernelCounts counts = CountKernels();
+  return {counts.compilations, counts.kernels};
 }
 
 absl::StatusOr<Backend> MakeBackend(Program program, const BackendOptions& options) {

@@ -19,6 +19,7 @@ struct BackendOptions {
   uint64_t timeout_ns = 10'000'000'000;
   bool time_steps = false;  // Executor::LastStepMs; hosts always do
   int timeline_tasks = 0;   // ExecutorOptions::timeline_tasks
+  PhaseLog* phases = nullptr;
 };
 
 struct Backend {
@@ -27,7 +28,8 @@ struct Backend {
   FragmentOrder order = nullptr;
   // Whether the oldest step in flight has ended.
   std::function<absl::StatusOr<bool>()> done;
-  uint64_t compilations = 0;  // that making it took
+  int64_t cubin_bytes = 0;  // of the kernel; 0 where there is none
+  std::string cache_note;   // why the cubin cache could not be used, if so
 };
 
 // "auto" to the device it stands for here; an unknown name is an error that lists the names.
@@ -35,6 +37,13 @@ absl::StatusOr<std::string> ResolveDevice(const std::string& device);
 
 // Of packed weights, by a resolved device's name.
 FragmentOrder FragmentOrderOf(const std::string& device);
+
+// Of this process so far; always 0 where no device compiles.
+struct BackendCounts {
+  uint64_t compilations = 0;  // runs of a compiler
+  uint64_t kernels = 0;       // compiled or taken from the cache
+};
+BackendCounts CountBackends();
 
 absl::StatusOr<Backend> MakeBackend(Program program, const BackendOptions& options);
 

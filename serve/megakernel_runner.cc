@@ -1,7 +1,6 @@
 #include "serve/megakernel_runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <mutex>
 #include <set>
@@ -10,44 +9,26 @@
 #include "core/status.h"
 
 namespace eventide {
-namespace {
-
-class Stopwatch {
- public:
-  // Since the last lap.
-  double LapMs() {
-    const auto now = std::chrono::steady_clock::now();
-    const double ms = std::chrono::duration<double, std::milli>(now - start_).count();
-    start_ = now;
-    return ms;
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<MegakernelRunner>> MegakernelRunner::Create(
     const WeightSource& source, const RunnerOptions& options) {
-  Stopwatch watch;
   DecoderLimits limits = options.limits;
   if (limits.num_blocks == 0 && limits.block_size > 0) {
     limits.num_blocks =
         int64_t{limits.max_rows} *
         ((int64_t{limits.max_model_len} + limits.block_size - 1) / limits.block_size);
   }
-  ASSIGN_OR_RETURN(Decoder decoder, BuildDecoder(source.config(), options.storage, limits));
+  PhaseLog* phases = options.backend.phases;
+  ASSIGN_OR_RETURN(Decoder decoder, InPhase(phases, "graph", [&] {
+                     return BuildDecoder(source.config(), options.storage, limits);
+                   }));
   std::unique_ptr<MegakernelRunner> runner(new MegakernelRunner(std::move(decoder)));
-  runner->times_.graph = watch.LapMs();
-  ASSIGN_OR_RETURN(Program program,
-                   Lower(runner->decoder_.graph, DecoderVerifyOptions(runner->decoder_)));
-  runner->times_.verify = watch.LapMs();
+  ASSIGN_OR_RETURN(Program program, InPhase(phases, "verify", [&] {
+                     return Lower(runner->decoder_.graph, DecoderVerifyOptions(runner->decoder_));
+                   }));
   ASSIGN_OR_RETURN(runner->backend_, MakeBackend(std::move(program), options.backend));
-  RETURN_IF_ERROR(runner->Allocate());
-  runner->times_.backend = watch.LapMs();
-  RETURN_IF_ERROR(runner->Load(source, options));
-  runner->times_.pack = watch.LapMs();
+  RETURN_IF_ERROR(InPhase(phases, "kv_alloc", [&] { return runner->Allocate(); }));
+  RETURN_IF_ERROR(InPhase(phases, "pack", [&] { return runner->Load(source, options); }));
   return runner;
 }
 

@@ -13,16 +13,11 @@
 namespace eventide {
 
 struct RunnerOptions {
-  BackendOptions backend;
+  BackendOptions backend;  // its `phases` also take graph, verify, kv_alloc, pack
   DType storage = DType::kF32;
   DecoderLimits limits;  // num_blocks 0: as many as max_rows sequences of max_model_len need
   int pack_threads = 2;
   std::function<void(int64_t done, int64_t total)> pack_progress;
-};
-
-// Milliseconds of what Create does, in order.
-struct RunnerTimes {
-  double graph = 0, verify = 0, backend = 0, pack = 0;
 };
 
 class MegakernelRunner : public StepRunner {
@@ -37,7 +32,7 @@ class MegakernelRunner : public StepRunner {
   std::optional<StepOutcome> Poll() override;
   StepOutcome Wait() override;
   void Release(uint32_t slot) override;
-  uint64_t compilations() const override { return backend_.compilations; }
+  uint64_t compilations() const override { return CountBackends().compilations; }
 
   // For measurements: from the next submitted step on, the running sequence of an admitted slot has
   // `context` tokens with KV and then `tokens`, which are what that step takes. Steps in flight
@@ -52,7 +47,7 @@ class MegakernelRunner : public StepRunner {
   const Decoder& decoder() const { return decoder_; }
   Executor& executor() { return *backend_.executor; }
   const std::string& device() const { return backend_.device; }
-  const RunnerTimes& times() const { return times_; }
+  const Backend& backend() const { return backend_; }
 
  private:
   struct Flight {
@@ -71,7 +66,6 @@ class MegakernelRunner : public StepRunner {
   Decoder decoder_;
   Backend backend_;
   RunnerInfo info_;
-  RunnerTimes times_;
   uint32_t blocks_per_slot_ = 0;
   Buffer slots_, history_, tables_, rows_[2], results_[2];
   std::vector<bool> admitted_;

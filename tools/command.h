@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -21,10 +22,18 @@ CommandBody AddScore(CLI::App* app);
 CommandBody AddExport(CLI::App* app);
 CommandBody AddInspect(CLI::App* app);
 CommandBody AddBench(CLI::App* app);
+CommandBody AddWarmup(CLI::App* app);
 
 // An error in how the command was called: exit code 2.
 absl::Status UsageError(const std::string& message);
 bool IsUsageError(const absl::Status& status);
+
+// How this process was called, and when, in nanoseconds of the steady clock, it entered main.
+struct ProcessStart {
+  std::vector<std::string> arguments;  // without the program's name
+  int64_t main_ns = 0;
+};
+const ProcessStart& ThisProcess();
 
 // One object on stdout, on one line.
 absl::Status PrintJson(const nlohmann::ordered_json& json);

@@ -101,10 +101,11 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
       ->check(NotNegative, "");
 }
 
-absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags) {
+absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog* phases) {
   OpenedModel model;
-  ASSIGN_OR_RETURN(model.device, ResolveDevice(flags.device));
-  ASSIGN_OR_RETURN(model.source, OpenModel(flags.model));
+  ASSIGN_OR_RETURN(model.device,
+                   InPhase(phases, "device", [&] { return ResolveDevice(flags.device); }));
+  ASSIGN_OR_RETURN(model.source, OpenModel(flags.model, phases));
   ASSIGN_OR_RETURN(model.storage, ResolveStorage(flags, *model.source, model.device));
   return model;
 }
@@ -157,15 +158,19 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const EngineFlags& flag
   return TokenizerFromHfPath(path);
 }
 
-absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs) {
+absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs,
+                                                         PhaseLog* phases) {
   const auto start = std::chrono::steady_clock::now();
   auto opened = std::make_unique<OpenedEngine>();
-  ASSIGN_OR_RETURN(const OpenedModel model, OpenFlaggedModel(flags));
+  ASSIGN_OR_RETURN(OpenedModel model, OpenFlaggedModel(flags, phases));
   opened->config = model.source->config();
   opened->storage = model.storage;
-  ASSIGN_OR_RETURN(opened->tokenizer, OpenTokenizer(flags, opened->config));
+  ASSIGN_OR_RETURN(opened->tokenizer, InPhase(phases, "tokenizer", [&] {
+                     return OpenTokenizer(flags, opened->config);
+                   }));
   RunnerOptions options;
   options.backend = {model.device, flags.workers, flags.policy, flags.seed};
+  options.backend.phases = phases;
   options.storage = model.storage;
   options.limits = ResolveLimits(flags, model);
   options.limits.max_outputs = std::max(options.limits.max_outputs, outputs);
@@ -177,6 +182,11 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   };
   ASSIGN_OR_RETURN(opened->runner, MegakernelRunner::Create(*model.source, options));
   progress.Clear();
+  {
+    const PhaseSpan span(phases, "weights_map");
+    model.source.reset();  // gigabytes take their time to be unmapped
+  }
+  const PhaseSpan span(phases, "kv_alloc");
   EngineOptions engine;
   engine.seed = flags.seed;
   if (opened->tokenizer != nullptr) engine.text_sink = TokenizerSinks(opened->tokenizer.get());

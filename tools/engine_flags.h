@@ -41,7 +41,7 @@ struct OpenedModel {
 };
 // The checkpoint and the storage type for a device: "auto" is the checkpoint's own; for one that is
 // quantised, float32 on hosts and bfloat16 on CUDA.
-absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags);
+absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog* phases = nullptr);
 
 // Limits after defaults: what fits the model, the device and this machine's memory.
 DecoderLimits ResolveLimits(const EngineFlags& flags, const OpenedModel& model);
@@ -60,8 +60,10 @@ struct OpenedEngine {
   std::unique_ptr<Engine> engine;
   double load_ms = 0;
 };
-// `outputs` 0: one per sequence; more where logits of many tokens are read.
-absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs = 0);
+// `outputs` 0: one per sequence; more where logits of many tokens are read. `phases`: what took how
+// long (serve/startup.h).
+absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs = 0,
+                                                         PhaseLog* phases = nullptr);
 
 // A check for unsigned flags: the parser takes -1 as 2^64 - 1 and nothing at all as 0.
 std::string NotNegative(const std::string& text);

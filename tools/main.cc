@@ -1,4 +1,5 @@
 // The one binary: eventide SUBCOMMAND [flags].
+#include <chrono>
 #include <cstdio>
 #include <exception>
 
@@ -10,7 +11,11 @@ namespace {
 
 constexpr char kUsagePayload[] = "eventide/usage";
 
+ProcessStart process;
+
 int Run(int argc, char** argv) {
+  process.main_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  process.arguments.assign(argv + 1, argv + argc);
   CLI::App app(
       "Runs language models as event tensor programs: one kernel for every shape, no recompiling.");
   app.require_subcommand(1);
@@ -31,6 +36,7 @@ int Run(int argc, char** argv) {
       {"export", "Writes a model as a Hugging Face folder", &AddExport},
       {"inspect", "Shows graphs, schedules, kernels and timelines", &AddInspect},
       {"bench", "Times steps and the machine", &AddBench},
+      {"warmup", "Where the time of a start goes, phase by phase", &AddWarmup},
   };
   CommandBody chosen;
   for (const Command& command : kCommands) {
@@ -59,6 +65,8 @@ int Run(int argc, char** argv) {
 }
 
 }  // namespace
+
+const ProcessStart& ThisProcess() { return process; }
 
 absl::Status UsageError(const std::string& message) {
   absl::Status status = absl::InvalidArgumentError(message);

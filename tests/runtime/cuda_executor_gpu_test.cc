@@ -76,12 +76,16 @@ TEST_CASE("layers with streamed weights give the plain result for every number o
   for (const int workers : {0, 1, 2, 7}) {
     CudaExecutorOptions options = ToyOptions();
     options.workers = workers;
+    PhaseLog log;
+    options.phases = &log;
     const auto executor = Make(ToyLayersGraph(), options);
     const CudaReport& report = executor->report();
-    std::cout << report.gpu << ", " << executor->workers() << " workers: context "
-              << report.context_ms << " ms, compile " << report.compile_ms << " ms ("
-              << (report.compiled ? "cold" : "cached") << "), module " << report.module_ms
-              << " ms, memory " << report.memory_ms << " ms\n";
+    std::cout << report.gpu << ", " << executor->workers() << " workers, "
+              << (report.compiled ? "cold" : "cached");
+    for (const Phase& phase : log.phases())
+      std::cout << ", " << phase.name << " " << phase.ms << " ms";
+    std::cout << "\n";
+    CHECK(log.phases().size() == 5);  // device, generate, nvrtc, module_load, kv_alloc
     const Buffer weight = executor->TensorBuffer(TensorNamed(executor->program(), "weight"));
     RequireOk(executor->Write(weight, 0, weights.data(), static_cast<int64_t>(weights.size() * 4)));
     const Buffer x = executor->TensorBuffer(TensorNamed(executor->program(), "x"));
