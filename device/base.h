@@ -34,8 +34,11 @@ inline constexpr int kMaxParamBytes = 96;
 inline constexpr u32 kPageBytes = 16384;
 inline constexpr int kLanes = 2;             // of pages: weights and old KV; activations
 enum Lane : u32 { kLaneStream = 0, kLaneInput = 1 };
-inline constexpr i32 kMaxPieces = 64;        // separate blocks that one page may be filled from
-inline constexpr u32 kScratchBytes = 16384;  // memory shared by the threads of a compute role
+inline constexpr i32 kMaxPieces = 128;       // separate blocks that one page may be filled from
+inline constexpr u32 kScratchBytes = 23680;  // memory shared by the threads of a compute role
+inline constexpr u32 kMemoBytes = 896;       // likewise, and kept from task to task within a step
+// Shared memory of a GPU's worker that is neither pages nor scratch, at most.
+inline constexpr u32 kWorkerStateBytes = 10752;
 // Elements that workers poll are this far apart, so that two of them never share a cache sector.
 inline constexpr u32 kEventStrideBytes = 32;
 
@@ -113,6 +116,7 @@ EVT_FN i32 Opaque(i32 v) { return v; }
 EVT_FN float BitsFloat(u32 u) { return __builtin_bit_cast(float, u); }
 EVT_FN u16 FloatToBrain(float f) {
   const u32 bits = FloatBits(f);
+  if (f != f) return static_cast<u16>((bits >> 16) | 0x40u);
   return static_cast<u16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 EVT_FN float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

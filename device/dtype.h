@@ -23,7 +23,7 @@ template <>
 struct Storage<BF16> {
   static constexpr int kVariant = 0;  // ProgramKind::variant
   static EVT_FN BF16 From(float f) {
-    return {f != f ? static_cast<u16>((FloatBits(f) >> 16) | 0x40u) : FloatToBrain(f)};
+    return {FloatToBrain(f)};
   }
 };
 template <>

@@ -7,17 +7,20 @@ namespace eventide {
 
 inline constexpr i32 kMaxHeadDim = 256;
 inline constexpr i32 kMaxKvPageTokens = 64;   // the smallest chunk (ops/chunks.h): no page crosses its end
-inline constexpr i32 kMaxAttentionRows = 64;  // (query token, head) pairs of one task
+inline constexpr i32 kMaxAttentionRows = 32;  // (query token, head) pairs of one task
+inline constexpr i32 kMaxAttentionElements = 2048;  // of all of them together, 2 bytes each
 
-// One page of keys or of values, in pieces of 1 << shift tokens, head_dim elements each.
+// The keys or the values of one page, head_dim elements each, in pieces of 1 << shift tokens: pieces
+// first_piece and following; or, if that is 0, `offset` bytes into piece 0.
 template <class T, class Page>
 struct KvView {
   Page page;
-  i32 shift, head_dim;
+  i32 first_piece, shift, head_dim;
+  u32 offset;
 
   EVT_FN const T* Token(i32 s) const {
-    const T* piece = reinterpret_cast<const T*>(page.Piece(s >> shift));
-    return piece + (s & ((1 << shift) - 1)) * head_dim;
+    const u8* piece = page.Piece(first_piece + (s >> shift)) + (first_piece == 0 ? offset : 0);
+    return reinterpret_cast<const T*>(piece) + (s & ((1 << shift) - 1)) * head_dim;
   }
 };
 inline constexpr i32 kOnePiece = 30;  // shift of a page that is one piece

@@ -11,7 +11,7 @@
 //   int EdgePublications(grid), ElementBox EdgePublication(step, grid, coord, i)
 //   int Waits(grid), ElementBox WaitBox(step, grid, coord, i); Notifies / NotifyBox likewise
 //   i32 Element(event, index), Target(step, event, index), Derived(step, event, index)
-//   void Stream/Input/Compute(worker, step, grid, coord)   the op's part, if it has one
+//   void Stream/Input/Prepare/Compute(worker, step, grid, coord)   the op's part, if it has one
 //
 // W, a worker in one role (or in all of them, on the CPU):
 //   StepView step; u32 worker, workers
@@ -227,6 +227,7 @@ EVT_FN void RunCompute(const P& p, W& w) {
     return EnterTask<P>(w, TaskName{grid, at});
   };
   WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at) {
+    p.Prepare(w, w.step, grid, at);
     if (!w.AwaitReady()) return false;
     MarkReady<P>(w);
     p.Compute(w, w.step, grid, at);
@@ -259,6 +260,7 @@ EVT_FN void RunSequential(const P& p, W& w) {
     }
     w.Produce(kLaneInput);
     p.Input(w, w.step, grid, at);
+    p.Prepare(w, w.step, grid, at);
     p.Compute(w, w.step, grid, at);
     if (w.aborted()) return false;
     w.Publish();

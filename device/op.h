@@ -6,12 +6,15 @@
 //     struct Params { DimRef rows; i32 columns; float eps; };   // trivially copyable
 //     template <class L> static EVT_FN void Stream(L& lane, const Task<Params>& t);   // optional
 //     template <class L> static EVT_FN void Input(L& lane, const Task<Params>& t);    // optional
+//     template <class W> static EVT_FN void Prepare(W& w, const Task<Params>& t);   // optional
 //     template <class W> static EVT_FN void Compute(W& w, const Task<Params>& t);
 //   };
 //
 // Stream copies what needs no activation (weights, KV of earlier steps) and runs ahead of all events;
 // Input copies what the task's events guard and runs after they have fired; Compute consumes the pages
 // of both lanes in the order they were asked for, and writes the result. The parts run concurrently.
+// Prepare is Compute's beginning that may run before the task's events have fired: it may read constants
+// and what the publications of the grid's extents cover, and leaves what it found in Scratch.
 #pragma once
 
 #include "device/abi.h"
@@ -36,6 +39,19 @@ struct OpInfo {
   // (Verify holds it against the pool, so that page allocation cannot deadlock).
   i32 stream_floor = 0;
   i32 input_floor = 0;
+};
+
+// What one page is filled from: `runs` runs, run_bytes apart in the page, of `pieces` separate blocks that lie
+// back to back; all of `bytes` bytes but the last of a run, which has last_bytes. Multiples of 16.
+struct CopyShape {
+  i32 pieces;
+  u32 bytes, last_bytes;
+  i32 runs;
+  u32 run_bytes;
+
+  static EVT_FN CopyShape Of(i32 pieces, u32 bytes) { return {pieces, bytes, bytes, 1, 0}; }
+  EVT_FN u32 RunSize() const { return static_cast<u32>(pieces - 1) * bytes + last_bytes; }
+  EVT_FN u32 Size() const { return static_cast<u32>(runs) * RunSize(); }
 };
 
 // A dimension that is a constant or one of the program's derived dims, evaluated once per step.

@@ -325,7 +325,7 @@ class Generator {
     OverGrids("bool HasStream(i32 grid)", [&](const ProgramGrid& g, int) {
       return g.kind < 0 ? "return false;" : absl::StrCat("return kHasStream<", OpAndType(g), ">;");
     });
-    for (const char* part : {"Stream", "Input", "Compute"}) {
+    for (const char* part : {"Stream", "Input", "Prepare", "Compute"}) {
       Line("  template <class W>");
       OverGrids(
           absl::StrCat("void ", part, "(W& w, const StepView& step, i32 grid, const Coord& at)"),

@@ -17,10 +17,7 @@
 namespace eventide {
 namespace {
 
-constexpr int kTile = Linear::kTileTokens;
-constexpr int kColumns = Embedding::kColumns;  // of an embedding's or a final norm's task
-static_assert(FinalNorm::kColumns == kColumns);
-static_assert(Linear::kTileRows == kTileRows && Embedding::kPackedHeight == kTileRows);
+static_assert(Linear::kMaxTileRows == kTileRows);
 
 int VariantOf(DType storage) {
   switch (storage) {
@@ -41,9 +38,11 @@ class Builder {
         c_(decoder->config),
         shape_(c_),
         variant_(VariantOf(decoder->storage)),
+        element_bytes_(static_cast<int>(DTypeSize(decoder->storage))),
+        tile_(Linear::TileTokens(element_bytes_)),
         rows_(g_.AddSymbol("rows", 1, d_.limits.max_rows)),
         tokens_(g_.AddSymbol("tokens", 0, d_.limits.max_tokens)),
-        token_tiles_(CeilDiv(tokens_, kTile)),
+        token_tiles_(CeilDiv(tokens_, tile_)),
         dim_tokens_(g_.Dim(tokens_)),
         t_(AddDecoderTensors(decoder, rows_, tokens_)),
         outputs_(Min(g_.Load(t_.counts, {int{kCountOutputs}}), Expr(d_.limits.max_outputs))) {}
@@ -67,17 +66,17 @@ class Builder {
     attn_done_ = g_.AddEvents("attn_done", {c_.layers, c_.kv_heads});
     o_done_ = g_.AddEvents("o_done", {c_.layers, token_tiles_});
     act_done_ = g_.AddEvents("act_done", {c_.layers, token_tiles_});
-    xf_ready_ = g_.AddEvents("xf_ready", {CeilDiv(d_.limits.max_outputs, kTile)});
+    xf_ready_ = g_.AddEvents("xf_ready", {CeilDiv(d_.limits.max_outputs, tile_)});
     logits_done_ = g_.AddEvents("logits_done", {1});
   }
 
   // What a task touches, for Verify.
   IndexRange TileTokens() const {
-    return IndexRange(At(0) * kTile, Min(At(0) * kTile + kTile, tokens_));
+    return IndexRange(At(0) * tile_, Min(At(0) * tile_ + tile_, tokens_));
   }
   IndexRange TileGroups() const {
-    return IndexRange(At(0) * (kTile / 8),
-                      Min(At(0) * (kTile / 8) + kTile / 8, CeilDiv(tokens_, 8)));
+    return IndexRange(At(0) * (tile_ / 8),
+                      Min(At(0) * (tile_ / 8) + tile_ / 8, CeilDiv(tokens_, 8)));
   }
   Operand Groups(TensorId tensor) const { return Operand(tensor).Region({TileGroups()}); }
   Operand Tokens(TensorId tensor) const { return Operand(tensor).Region({TileTokens()}); }
@@ -98,8 +97,10 @@ class Builder {
     return operands;
   }
 
-  Linear::Params LinearParams(Linear::Epilogue epilogue, int rows, int k) const {
-    Linear::Params params = {};
+  // `packed_rows`: with the rows that pad the weight to whole tiles.
+  LinearParams ParamsOf(LinearParams::Epilogue epilogue, int rows, int packed_rows, int k) const {
+    LinearParams params = {};
+    params.tile_rows = TileRows(packed_rows);
     params.tokens = dim_tokens_;
     params.count_index = -1;
     params.rows = rows;
@@ -117,27 +118,29 @@ class Builder {
                   {t_.row_start, t_.token_row, t_.row_output, t_.output_token, t_.items, t_.counts},
                   plan, {1}, variant_)
         .Notify(t_.plan_done, {0});
-    const Embedding::Params embedding = {dim_tokens_, c_.hidden, c_.vocab, c_.tie_embeddings};
+    const Embedding::Params embedding = {
+        dim_tokens_, c_.hidden, c_.vocab, c_.tie_embeddings ? TileRows(shape_.vocab_rows) : 0};
     const Expr first = At(0) * Embedding::kTokens;
     const IndexRange tokens(first, Min(first + Embedding::kTokens, tokens_));
     g_.Call<Embedding>(
           "embedding",
           {Operand(t_.table, 0), Operand(t_.norm_a, 0), t_.row_start, t_.token_row,
-           Operand(t_.x).Region({tokens, TileColumns(kColumns, c_.hidden)}),
-           Operand(t_.xa).Region({At(0), TileColumns(kColumns * 8, ActivationGroup(c_.hidden))}),
-           Operand(t_.ssq_a).Region({tokens, TileColumns(kColumns / 16, CeilDiv(c_.hidden, 16))})},
-          embedding, {CeilDiv(tokens_, Embedding::kTokens), CeilDiv(c_.hidden, kColumns)}, variant_)
+           Operand(t_.x).Region({tokens, TileColumns(Embedding::kColumns, c_.hidden)}),
+           Operand(t_.xa).Region({At(0), TileColumns(Embedding::kColumns * 8, ActivationGroup(c_.hidden))}),
+           Operand(t_.ssq_a).Region({tokens, TileColumns(Embedding::kColumns / 16, CeilDiv(c_.hidden, 16))})},
+          embedding, {CeilDiv(tokens_, Embedding::kTokens), CeilDiv(c_.hidden, Embedding::kColumns)}, variant_)
         .Wait(t_.plan_done, {0})
-        .Notify(x_ready_, {0, At(0) / (kTile / Embedding::kTokens)});
+        .Notify(x_ready_, {0, At(0) / (tile_ / Embedding::kTokens)});
   }
 
   void AttentionBlock() {
-    const int tiles_per_head = shape_.qkv_stride / kTileRows;
+    const int rows = TileRows(shape_.qkv_rows), tiles_per_head = shape_.qkv_stride / rows;
     std::vector<Operand> qkv = LinearOperands(PerLayer(t_.qkv_w.weight), Groups(t_.xa));
     qkv[LinearOperand::kSums] = Tokens(t_.ssq_a);
     qkv[LinearOperand::kOutput] =
-        Operand(t_.qkv).Region({TileTokens(), TileColumns(kTileRows, shape_.qkv_rows)});
-    Linear::Params params = LinearParams(Linear::kStore, shape_.qkv_rows, c_.hidden);
+        Operand(t_.qkv).Region({TileTokens(), TileColumns(rows, shape_.qkv_rows)});
+    LinearParams params =
+        ParamsOf(LinearParams::kStore, shape_.qkv_rows, shape_.qkv_rows, c_.hidden);
     params.output_stride = shape_.qkv_rows;
     params.norm_size = c_.hidden;
     WithBias(t_.qkv_w, &qkv, &params);
@@ -164,7 +167,7 @@ class Builder {
            Operand(t_.rope, 0), t_.partials, t_.merge, t_.attn},
           attention,
           {g_.Load(t_.counts, {int{kCountItems}}), c_.kv_heads,
-           AttentionSplits(c_.head_dim, shape_.group)},
+           AttentionSplits(c_.head_dim, shape_.group, element_bytes_)},
           variant_)
         .Wait(qkv_done_, {Layer(), At(1)})
         .Notify(attn_done_, {Layer(), At(1)});
@@ -173,9 +176,10 @@ class Builder {
   void MlpBlock() {
     std::vector<Operand> o = LinearOperands(PerLayer(t_.o_w.weight), Groups(t_.attn));
     AddResidual(Operand(t_.norm_m, Layer()), t_.xm, t_.ssq_m, &o);
-    Linear::Params params = LinearParams(Linear::kResidual, c_.hidden, c_.QueryWidth());
+    LinearParams params = ParamsOf(LinearParams::kResidual, c_.hidden, shape_.hidden_rows, c_.QueryWidth());
     WithBias(t_.o_w, &o, &params);
-    const Expr hidden_tiles = shape_.hidden_rows / kTileRows;
+    const int rows = TileRows(shape_.hidden_rows), mlp_rows = TileRows(shape_.mlp_rows);
+    const Expr hidden_tiles = shape_.hidden_rows / rows;
     g_.Call<Linear>("o", o, params, {token_tiles_, hidden_tiles}, variant_)
         .Wait(attn_done_, {Layer(), IndexRange(0, c_.kv_heads)})
         .Notify(o_done_, {Layer(), At(0)});
@@ -183,19 +187,19 @@ class Builder {
     std::vector<Operand> gate_up = LinearOperands(PerLayer(t_.gate_up_w.weight), Groups(t_.xm));
     gate_up[LinearOperand::kSums] = Tokens(t_.ssq_m);
     gate_up[LinearOperand::kOutput] = Operand(t_.act).Region(
-        {TileGroups(), TileColumns(kTileRows / 2 * 8, ActivationGroup(c_.intermediate))});
-    params = LinearParams(Linear::kSiluMul, 2 * c_.intermediate, c_.hidden);
+        {TileGroups(), TileColumns(mlp_rows / 2 * 8, ActivationGroup(c_.intermediate))});
+    params = ParamsOf(LinearParams::kSiluMul, 2 * c_.intermediate, shape_.mlp_rows, c_.hidden);
     params.output_stride = c_.intermediate;
     params.norm_size = c_.hidden;
     WithBias(t_.gate_up_w, &gate_up, &params);
-    g_.Call<Linear>("gate_up", gate_up, params, {token_tiles_, shape_.mlp_rows / kTileRows},
+    g_.Call<Linear>("gate_up", gate_up, params, {token_tiles_, shape_.mlp_rows / mlp_rows},
                     variant_)
         .Wait(o_done_, {Layer(), At(0)})
         .Notify(act_done_, {Layer(), At(0)});
 
     std::vector<Operand> down = LinearOperands(PerLayer(t_.down_w.weight), Groups(t_.act));
     AddResidual(Operand(t_.norm_a, Layer() + 1), t_.xa, t_.ssq_a, &down);
-    params = LinearParams(Linear::kResidual, c_.hidden, c_.intermediate);
+    params = ParamsOf(LinearParams::kResidual, c_.hidden, shape_.hidden_rows, c_.intermediate);
     WithBias(t_.down_w, &down, &params);
     g_.Call<Linear>("down", down, params, {token_tiles_, hidden_tiles}, variant_)
         .Wait(act_done_, {Layer(), At(0)})
@@ -206,23 +210,24 @@ class Builder {
     g_.Call<FinalNorm>(
           "final_norm",
           {t_.x, t_.ssq_a, Operand(t_.norm_a, c_.layers), t_.output_token, t_.counts,
-           Operand(t_.xf).Region({At(0), TileColumns(kColumns * 8, ActivationGroup(c_.hidden))})},
+           Operand(t_.xf).Region({At(0), TileColumns(FinalNorm::kColumns * 8, ActivationGroup(c_.hidden))})},
           FinalNorm::Params{c_.hidden, c_.rms_eps},
-          {CeilDiv(outputs_, FinalNorm::kTokens), CeilDiv(c_.hidden, kColumns)}, variant_)
+          {CeilDiv(outputs_, FinalNorm::kTokens), CeilDiv(c_.hidden, FinalNorm::kColumns)}, variant_)
         .Wait(x_ready_, {c_.layers, IndexRange(0, token_tiles_)})
-        .Notify(xf_ready_, {At(0) / (kTile / FinalNorm::kTokens)});
+        .Notify(xf_ready_, {At(0) / (tile_ / FinalNorm::kTokens)});
 
-    const Expr first = At(0) * (kTile / 8);
-    const IndexRange groups(first, Min(first + kTile / 8, CeilDiv(outputs_, 8)));
+    const Expr first = At(0) * (tile_ / 8);
+    const IndexRange groups(first, Min(first + tile_ / 8, CeilDiv(outputs_, 8)));
     std::vector<Operand> head =
         LinearOperands(Operand(TensorId{t_.head_w.weight}, 0), Operand(t_.xf).Region({groups}));
     head[LinearOperand::kCount] = t_.counts;
     head[LinearOperand::kOutput] = t_.logits;
     head[LinearOperand::kBest] = t_.best;
-    Linear::Params params = LinearParams(Linear::kLogits, c_.vocab, c_.hidden);
+    LinearParams params =
+        ParamsOf(LinearParams::kLogits, c_.vocab, shape_.vocab_rows, c_.hidden);
     params.count_index = kCountOutputs;
     params.output_stride = d_.logits_stride;
-    g_.Call<Linear>("head", head, params, {CeilDiv(outputs_, kTile), shape_.vocab_rows / kTileRows},
+    g_.Call<Linear>("head", head, params, {CeilDiv(outputs_, tile_), shape_.vocab_rows / TileRows(shape_.vocab_rows)},
                     variant_)
         .Wait(xf_ready_, {At(0)})
         .Notify(logits_done_, {0});
@@ -232,20 +237,21 @@ class Builder {
   }
 
   void WithBias(const LinearTensors& tensors, std::vector<Operand>* operands,
-                Linear::Params* params) const {
+                LinearParams* params) const {
     params->has_bias = tensors.bias >= 0;
     if (params->has_bias) (*operands)[LinearOperand::kBias] = PerLayer(tensors.bias);
   }
 
   void AddResidual(const Operand& gain, TensorId next, TensorId sums,
                    std::vector<Operand>* operands) const {
+    const int rows = TileRows(shape_.hidden_rows);
     (*operands)[LinearOperand::kGain] = gain;
     (*operands)[LinearOperand::kResidual] =
-        Operand(t_.x).Region({TileTokens(), TileColumns(kTileRows, c_.hidden)});
+        Operand(t_.x).Region({TileTokens(), TileColumns(rows, c_.hidden)});
     (*operands)[LinearOperand::kNext] = Operand(next).Region(
-        {TileGroups(), TileColumns(kTileRows * 8, ActivationGroup(c_.hidden))});
+        {TileGroups(), TileColumns(rows * 8, ActivationGroup(c_.hidden))});
     (*operands)[LinearOperand::kNextSums] =
-        Operand(sums).Region({TileTokens(), TileColumns(kTileRows / 16, CeilDiv(c_.hidden, 16))});
+        Operand(sums).Region({TileTokens(), TileColumns(rows / 16, CeilDiv(c_.hidden, 16))});
   }
 
   // One window for all layers (CheckSupported); one that nothing falls out of is none.
@@ -258,7 +264,8 @@ class Builder {
   Graph& g_;
   const ModelConfig& c_;
   const DecoderShape shape_;
-  const int variant_;
+  const int variant_, element_bytes_;
+  const int tile_;  // tokens of a linear's task
   const Expr rows_, tokens_, token_tiles_;
   const DimRef dim_tokens_;
   const DecoderTensors t_;

@@ -1,6 +1,7 @@
 // The tensors of a decoder's graph: step tables, activations, weights, state.
 #include "core/status.h"
 #include "models/decoder_parts.h"
+#include "ops/linear_epilogue.h"
 #include "ops/step_tables.h"
 
 namespace eventide {
@@ -62,7 +63,7 @@ class Tensors {
     t_.qkv = Scratch("qkv", DType::kF32, {tokens_, shape_.qkv_rows});
     t_.attn = Activations("attn", tokens_, c_.QueryWidth());
     t_.act = Activations("act", tokens_, c_.intermediate);
-    const int splits = AttentionSplits(c_.head_dim, shape_.group);
+    const int splits = AttentionSplits(c_.head_dim, shape_.group, DTypeSize(d_.storage));
     // State, not scratch: tasks of one grid write and read these, ordered by arrivals at `merge`,
     // not by events; and the last to arrive leaves zeros in `merge` for the next layer and step.
     t_.partials =
@@ -74,14 +75,15 @@ class Tensors {
     d_.logits_stride = shape_.vocab_rows;
     d_.logits = t_.logits =
         g_.AddTensor("logits", DType::kF32, {outputs, d_.logits_stride}, TensorRole::kOutput);
-    t_.best = Scratch("best", DType::kI32, {outputs, shape_.vocab_rows / kTileRows, 2});
+    t_.best = Scratch("best", DType::kI32, {outputs, shape_.vocab_rows / kBestIds, 2});
     t_.unused = Scratch("unused", DType::kU8, {1});
   }
 
   // A packed linear and its bias; `layers` 0: not per layer.
   LinearTensors AddLinear(const std::string& name, int layers, int rows, int k, bool bias) {
-    std::vector<Expr> shape = {Max(layers, 1), rows / kTileRows,
-                               static_cast<int64_t>(PackedTile(kTileRows, k))};
+    const int height = TileRows(rows);
+    std::vector<Expr> shape = {Max(layers, 1), rows / height,
+                               static_cast<int64_t>(PackedTile(height, k))};
     LinearTensors tensors;
     tensors.weight = Weight((name + "_w").c_str(), d_.storage, std::move(shape)).index;
     if (bias) {
@@ -129,7 +131,8 @@ SplitLimits SplitOf(const Decoder& d) {
   const int group = d.config.heads / d.config.kv_heads;
   const int64_t slot = int64_t{d.config.heads} * (d.config.head_dim + 2) * 4;
   const int least =
-      MinAttentionItems(d.limits.max_rows, d.limits.max_tokens, d.config.head_dim, group);
+      MinAttentionItems(d.limits.max_rows, d.limits.max_tokens, d.config.head_dim, group,
+                        DTypeSize(d.storage));
   // Room for splits beside the least; a split tile is one of `groups`.
   return {least + 4096, 1024,
           static_cast<int>(Min<int64_t>(d.limits.partial_bytes / slot, 1 << 20))};

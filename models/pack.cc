@@ -42,14 +42,15 @@ struct Unit {
 
 int64_t UnitBytes(const Unit& unit, DType storage) {
   if (unit.job->form == PackForm::kTiles) {
-    return unit.rows / kTileRows * PackedTile(kTileRows, unit.job->columns) * DTypeSize(storage);
+    const int height = unit.job->tile_rows;
+    return unit.rows / height * PackedTile(height, unit.job->columns) * DTypeSize(storage);
   }
   return unit.rows * unit.job->columns * DTypeSize(storage);
 }
 
 // Vectors and narrow rows go many at a time, so that a unit is worth a call of the sink.
 int64_t UnitRows(const PackJob& job) {
-  if (job.form == PackForm::kTiles) return kTileRows;
+  if (job.form == PackForm::kTiles) return job.tile_rows;
   return std::max<int64_t>(1, (int64_t{1} << 16) / job.columns);
 }
 
@@ -73,12 +74,12 @@ absl::Status ReadRows(const WeightSource& source, const PackJob& job, int64_t fi
 
 // One tile from row-major rows. `tile` is zero where K is padded.
 template <class T>
-void PackTile(const T* rows, int columns, const Gather& gather, T* tile) {
+void PackTile(const T* rows, int columns, int height, const Gather& gather, T* tile) {
   const int blocks = CeilDiv(columns, 16);
-  for (int group = 0; group < kTileRows / 16; ++group) {
+  for (int group = 0; group < height / 16; ++group) {
     for (int block = 0; block < blocks; ++block) {
       const T* from = rows + int64_t{group} * 16 * columns + block * 16;
-      T* to = tile + PackedFragment(kTileRows, columns, group * 16, block * 16);
+      T* to = tile + PackedFragment(height, columns, group * 16, block * 16);
       if (block * 16 + 16 <= columns) {
         for (int i = 0; i < kFragment; ++i) {
           to[i] = from[(gather[i] >> 4) * int64_t{columns} + (gather[i] & 15)];
@@ -138,10 +139,10 @@ class Packer {
     if (job.form != PackForm::kTiles) return sink_(job.tensor, offset, rows.data(), bytes);
     packed.assign(bytes, 0);
     if (DTypeSize(type) == 2) {
-      PackTile(reinterpret_cast<const uint16_t*>(rows.data()), job.columns, gather_,
+      PackTile(reinterpret_cast<const uint16_t*>(rows.data()), job.columns, job.tile_rows, gather_,
                reinterpret_cast<uint16_t*>(packed.data()));
     } else {
-      PackTile(reinterpret_cast<const uint32_t*>(rows.data()), job.columns, gather_,
+      PackTile(reinterpret_cast<const uint32_t*>(rows.data()), job.columns, job.tile_rows, gather_,
                reinterpret_cast<uint32_t*>(packed.data()));
     }
     return sink_(job.tensor, offset, packed.data(), bytes);
@@ -181,12 +182,12 @@ absl::Status PackWeights(const WeightSource& source, absl::Span<const PackJob> j
   return Packer(source, options, sink, gather, std::move(units)).Run();
 }
 
-std::vector<uint8_t> UnpackTiles(const uint8_t* packed, int64_t rows, int columns,
+std::vector<uint8_t> UnpackTiles(const uint8_t* packed, int64_t rows, int columns, int tile_rows,
                                  int element_bytes, FragmentOrder order) {
   std::vector<uint8_t> out(rows * columns * element_bytes);
   for (int64_t row = 0; row < rows; ++row) {
     for (int k = 0; k < columns; ++k) {
-      const int64_t at = PackedFragment(kTileRows, columns, static_cast<i32>(row), k / 16 * 16) +
+      const int64_t at = PackedFragment(tile_rows, columns, static_cast<i32>(row), k / 16 * 16) +
                          order(static_cast<int32_t>(row % 16), k % 16);
       std::memcpy(out.data() + (row * columns + k) * element_bytes, packed + at * element_bytes,
                   element_bytes);

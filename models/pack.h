@@ -15,8 +15,11 @@
 
 namespace eventide {
 
-// Rows of every packed tile; DESIGN: bits do not depend on it.
+// Packed rows are padded to whole tiles of the largest height.
 inline constexpr int kTileRows = 32;
+// The height of a linear's tiles: small linears have too few tiles of 32 rows to keep every worker busy. No
+// bits depend on it.
+constexpr int TileRows(int64_t packed_rows) { return packed_rows >= 4096 ? kTileRows : 16; }
 
 // Rows [packed_row, packed_row + rows) are rows [source_row, ...) of source `source`.
 struct RowSpan {
@@ -27,7 +30,7 @@ struct RowSpan {
 };
 
 enum class PackForm {
-  kTiles,  // tiles of kTileRows rows, K padded with zeros to whole steps of all segments
+  kTiles,  // tiles of tile_rows rows, K padded with zeros to whole steps of all segments
   kRows,   // row-major
 };
 
@@ -39,6 +42,7 @@ struct PackJob {
   PackForm form = PackForm::kRows;
   int64_t rows = 0;  // a multiple of kTileRows for kTiles
   int columns = 0;   // 1 for vectors
+  int tile_rows = kTileRows;  // of kTiles: a multiple of 16 that divides kTileRows
   std::vector<std::string> sources;
   std::vector<RowSpan> spans;  // ascending packed_row, disjoint
 };
@@ -65,7 +69,7 @@ absl::Status PackWeights(const WeightSource& source, absl::Span<const PackJob> j
                          const PackOptions& options, const WeightSink& sink);
 
 // The inverse of kTiles: row-major [rows][columns] of `element_bytes` each, padding rows included.
-std::vector<uint8_t> UnpackTiles(const uint8_t* packed, int64_t rows, int columns,
+std::vector<uint8_t> UnpackTiles(const uint8_t* packed, int64_t rows, int columns, int tile_rows,
                                  int element_bytes, FragmentOrder order);
 
 }  // namespace eventide

@@ -35,12 +35,6 @@ struct AttentionParams {
   i32 qk_norm;     // 0: q_norm and k_norm are not read
 };
 
-struct CachedPieces {
-  i32 count;
-  i32 shift;  // of the tokens of one piece
-  u32 bytes, last_bytes;
-};
-
 struct AttentionTask {
   AttentionItem item;
   u32 slot;
@@ -60,7 +54,7 @@ struct AttentionTask {
     context = static_cast<i32>(t.step.Slots()[slot].context_length);
     head_dim = p.head_dim;
     page_tokens = KvPageTokens(p.head_dim, element_bytes);
-    const i32 per_split = AttentionHeads(p.head_dim, p.group);
+    const i32 per_split = AttentionHeads(p.head_dim, p.group, element_bytes);
     head_first = t.at.at[2] * per_split;
     heads = Min(per_split, p.group - head_first);
     rows = item.q_count * heads;
@@ -69,24 +63,44 @@ struct AttentionTask {
     if (item.chunk_first >= item.chunk_end) high = low;
   }
 
-  // Calls visit(first position) for the item's KV pages in order.
+  // Calls visit(slot, first position) for the KV pages of `chunks` chunks from `first` on that groups of
+  // threads work on at the same time: the first page of each, then the second of each, and so on.
   template <class Visit>
-  EVT_FN void ForEachPage(const Visit& visit) const {
-    for (i32 page = low; page < high; page += page_tokens) visit(page);
+  EVT_FN void ForEachPage(i32 first, i32 chunks, const Visit& visit) const {
+    bool more = true;
+    EVT_ROLLED
+    for (i32 ahead = 0; more; ahead += page_tokens) {
+      more = false;
+      EVT_ROLLED
+      for (i32 slot = 0; slot < chunks; ++slot) {
+        const i32 page = Max(ChunkStart(first + slot), low) + ahead;
+        if (page >= Min(ChunkStart(first + slot + 1), high)) continue;
+        more = true;
+        visit(slot, page);
+      }
+    }
+  }
+  // Chunks worked on at a time, where `groups` groups of threads take `units` each: as many as there are
+  // groups for, and memory for results.
+  EVT_FN i32 Wave(i32 groups, i32 units, i32 element_bytes) const {
+    return Max(1, Min(groups / units, AttentionElements(element_bytes) / Max(1, rows * head_dim)));
   }
 
-  // How the cached tokens of a KV page lie: whole blocks of the cache, or parts where blocks are larger.
-  EVT_FN CachedPieces Pieces(const AttentionParams& p, i32 page, u32 element_bytes) const {
+  // How a KV page is filled: a run of keys and a run of values, each of whole blocks of the cache, or of
+  // parts where blocks are larger. No pieces: all of the page's tokens are this step's.
+  EVT_FN CopyShape Shape(const AttentionParams& p, i32 page, u32 element_bytes) const {
     const i32 cached = Max(0, Min(context - page, page_tokens));
-    const i32 piece = Min(p.block_size, page_tokens);
+    const i32 piece = PieceTokens(p);
     const u32 token_bytes = static_cast<u32>(p.head_dim) * element_bytes;
-    CachedPieces pieces;
-    pieces.count = CeilDiv(cached, piece);
-    pieces.shift = LowestBit(static_cast<u32>(piece));
-    pieces.bytes = static_cast<u32>(piece) * token_bytes;
-    pieces.last_bytes = static_cast<u32>(cached - (pieces.count - 1) * piece) * token_bytes;
-    return pieces;
+    CopyShape shape;
+    shape.pieces = CeilDiv(cached, piece);
+    shape.bytes = static_cast<u32>(piece) * token_bytes;
+    shape.last_bytes = static_cast<u32>(cached - (shape.pieces - 1) * piece) * token_bytes;
+    shape.runs = 2;
+    shape.run_bytes = static_cast<u32>(page_tokens) * token_bytes;
+    return shape;
   }
+  EVT_FN i32 PieceTokens(const AttentionParams& p) const { return Min(p.block_size, page_tokens); }
 
   // The raw projections of the row's query token `at`, of the task's KV head.
   EVT_FN const float* Raw(const Task<AttentionParams>& t, i32 at) const {
@@ -114,63 +128,25 @@ struct AttentionTask {
   }
 };
 
-// A task's memory: pages of the input lane, and arrays in Scratch.
+// A task's memory in Scratch. Kept small: results of a wave of chunks, and what they are merged into.
 template <class T>
 struct AttentionRoom {
-  static constexpr i32 kPages = 3;
-  static constexpr u32 kRoomBytes = 64;
-  // (chunk of a wave, row) pairs: their sums share a page, so there are most for the smallest heads.
-  static constexpr i32 kStates = kPageBytes / 4 / 8;
+  static constexpr i32 kElements = AttentionElements(static_cast<i32>(sizeof(T)));
+  // (chunk of a wave, row) pairs: most for the smallest heads.
+  static constexpr i32 kStates = kElements / 8;
 
-  T* queries;        // [row, rounded up to 16][head_dim]
-  float* results;    // of a wave: [chunk][row][head_dim]
-  float* running;    // [row][head_dim]: all chunks so far
-  SoftmaxState *state, *running_state;  // of results, of running
-  SoftmaxMerge* merge;                  // how results join running
-  float* inverse_rms;
-  AttentionTask* task;
+  AttentionTask task;
+  alignas(16) T queries[kElements];      // [row][head_dim]
+  float results[kElements];              // of a wave: [chunk][row][head_dim]
+  float running[kElements];              // [row][head_dim]: all chunks so far
+  SoftmaxState state[kStates];           // of results
+  SoftmaxState running_state[2][kMaxAttentionRows];  // before and after a wave, in turn
+  float inverse_rms[kMaxAttentionRows];
 
-  // Where the room itself lies: at the start of Scratch.
   template <class W>
-  static EVT_FN AttentionRoom* In(W& w) {
-    return reinterpret_cast<AttentionRoom*>(w.Scratch());
-  }
-
-  // Followed by a barrier.
-  template <class W>
-  EVT_FN void Take(W& w, const Task<AttentionParams>& t) {
-    T* const first = Blank<T>(w);
-    float* const second = Blank<float>(w);
-    float* const third = Blank<float>(w);
-    if (w.Leader()) {
-      queries = first;
-      results = second;
-      running = third;
-      task = reinterpret_cast<AttentionTask*>(w.Scratch() + kRoomBytes);
-      state = reinterpret_cast<SoftmaxState*>(task + 1);
-      merge = reinterpret_cast<SoftmaxMerge*>(state + kStates);
-      running_state = reinterpret_cast<SoftmaxState*>(merge + kStates);
-      inverse_rms = reinterpret_cast<float*>(running_state + kMaxAttentionRows);
-      *task = AttentionTask(t, static_cast<i32>(sizeof(T)));
-    }
-    w.Sync();
-    static_assert(sizeof(AttentionRoom) <= kRoomBytes, "room");
-    static_assert(kRoomBytes + sizeof(AttentionTask) +
-                          kStates * (sizeof(SoftmaxState) + sizeof(SoftmaxMerge)) +
-                          kMaxAttentionRows * (sizeof(SoftmaxState) + sizeof(float)) <=
-                      kScratchBytes,
-                  "scratch");
-  }
-  template <class W>
-  EVT_FN void Drop(W& w) {
-    for (i32 i = 0; i < kPages; ++i) w.Drop(kLaneInput);
-  }
-
- private:
-  // A page that came without data is Compute's to fill.
-  template <class U, class W>
-  static EVT_FN U* Blank(W& w) {
-    return reinterpret_cast<U*>(const_cast<u8*>(w.Take(kLaneInput).Piece(0)));
+  static EVT_FN AttentionRoom& Of(W& w) {
+    static_assert(sizeof(AttentionRoom) <= kScratchBytes, "scratch");
+    return *reinterpret_cast<AttentionRoom*>(w.Scratch());
   }
 };
 

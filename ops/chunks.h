@@ -19,27 +19,31 @@ EVT_FN constexpr i32 ChunkStart(i32 chunk) {
   return 16384 + ((chunk - 76) << 10);
 }
 
-// Tokens of one KV page: within a chunk, scores and their running maximum go page by page.
+// Tokens of one KV page, which holds their keys and their values: within a chunk, scores and their running
+// maximum go page by page.
 EVT_FN constexpr i32 KvPageTokens(i32 head_dim, i32 element_bytes) {
   i32 tokens = kMaxKvPageTokens;
-  while (tokens * head_dim * element_bytes > static_cast<i32>(kPageBytes)) tokens /= 2;
+  while (2 * tokens * head_dim * element_bytes > static_cast<i32>(kPageBytes)) tokens /= 2;
   return tokens;
 }
 
-// Query rows (tokens x heads) of one attention task: their fp32 sums fit a page.
-EVT_FN constexpr i32 AttentionRows(i32 head_dim) {
-  return Min(static_cast<i32>(kPageBytes) / 4 / head_dim, kMaxAttentionRows);
+// Elements of all query rows (tokens x heads) of one attention task: they are kept in Scratch.
+EVT_FN constexpr i32 AttentionElements(i32 element_bytes) {
+  return kMaxAttentionElements * 2 / element_bytes;
+}
+EVT_FN constexpr i32 AttentionRows(i32 head_dim, i32 element_bytes) {
+  return Min(AttentionElements(element_bytes) / head_dim, kMaxAttentionRows);
 }
 // A KV head's query heads are split over this many tasks, each of at most AttentionHeads of them.
-EVT_FN constexpr i32 AttentionSplits(i32 head_dim, i32 group) {
-  return CeilDiv(group, AttentionRows(head_dim));
+EVT_FN constexpr i32 AttentionSplits(i32 head_dim, i32 group, i32 element_bytes) {
+  return CeilDiv(group, AttentionRows(head_dim, element_bytes));
 }
-EVT_FN constexpr i32 AttentionHeads(i32 head_dim, i32 group) {
-  return CeilDiv(group, AttentionSplits(head_dim, group));
+EVT_FN constexpr i32 AttentionHeads(i32 head_dim, i32 group, i32 element_bytes) {
+  return CeilDiv(group, AttentionSplits(head_dim, group, element_bytes));
 }
 // Query tokens of one task.
-EVT_FN constexpr i32 AttentionTile(i32 head_dim, i32 group) {
-  return AttentionRows(head_dim) / AttentionHeads(head_dim, group);
+EVT_FN constexpr i32 AttentionTile(i32 head_dim, i32 group, i32 element_bytes) {
+  return AttentionRows(head_dim, element_bytes) / AttentionHeads(head_dim, group, element_bytes);
 }
 
 }  // namespace eventide

@@ -17,50 +17,42 @@ struct Embedding {
   enum : int { kTable, kGain, kRowStart, kTokenRow, kX, kNext, kNextSums };
 
   static constexpr i32 kTokens = 8;  // of a task
-  static constexpr i32 kPackedHeight = 32;
-  static constexpr i32 kColumns = 256;  // of a task
+  static constexpr i32 kColumns = 64;  // of a task: small, so that a thread has little to wait for
 
   struct Params {
     DimRef tokens;
     i32 hidden;
     i32 vocab;
-    i32 table_packed;  // the table is a packed linear (the tied head's) instead of [vocab][hidden]
+    i32 packed_rows;  // of a tile, if the table is a packed linear (the tied head's);
+                      // 0: [vocab][hidden]
   };
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     const Params& p = t.params();
     const i32 first = t.at.at[0] * kTokens;
-    const i32 blocks = CeilDiv(p.hidden, 16);
-    const i32 first_block = t.at.at[1] * (kColumns / 16);
-    const i32 count = Min(blocks - first_block, kColumns / 16);
+    const i32 first_column = t.at.at[1] * kColumns;
+    const i32 tokens = Min(t.Dim(p.tokens) - first, kTokens);
     const T* gain = t.Operand<const T>(kGain);
-    float* x = t.Operand<float>(kX);
+    float* x = t.Operand<float>(kX) + static_cast<i64>(first) * p.hidden;
     T* next = t.Operand<T>(kNext);
-    float* sums = t.Operand<float>(kNextSums);
-    w.Parallel(Min(t.Dim(p.tokens) - first, kTokens) * count, [&](i32 i) {
-      const i32 token = first + i / count, block = first_block + i % count;
-      const i32 id = TokenId(t, token);
-      const i32 end = Min(16, p.hidden - block * 16);
-      // All loads before the first store: nothing else lets them overlap.
-      const T* from = Block<T>(t, id, block);
-      float values[16];
-      for (i32 c = 0; c < 16; ++c) {
-        const i32 at = p.table_packed ? W::FragmentElement(id % 16, c) : c;
-        values[c] = ToFloat(from[c < end ? at : 0]);  // of a column beyond the end: any
-      }
+    w.Parallel(tokens * kColumns, [&](i32 i) {
+      const i32 token = i / kColumns, column = first_column + i % kColumns;
+      if (column >= p.hidden) return;
+      const float value = ToFloat(*Element<T, W>(t, TokenId(t, first + token), column));
+      x[static_cast<i64>(token) * p.hidden + column] = value;
+      next[ActivationIndex(p.hidden, first + token, column)] =
+          Storage<T>::From(Multiply(value, ToFloat(gain[column])));
+    });
+    w.Sync();  // the sums are of what other threads wrote
+    const i32 blocks = CeilDiv(p.hidden, 16);
+    float* sums = t.Operand<float>(kNextSums) + static_cast<i64>(first) * blocks;
+    w.Parallel(tokens * (kColumns / 16), [&](i32 i) {
+      const i32 token = i / (kColumns / 16), block = first_column / 16 + i % (kColumns / 16);
+      if (block >= blocks) return;
+      const float* columns = x + static_cast<i64>(token) * p.hidden + block * 16;
       float sum = 0.0f;
-      float* residual = x + static_cast<i64>(token) * p.hidden + block * 16;
-      T* to = next + ActivationIndex(p.hidden, token, block * 16);
-      for (i32 c = 0; c < 16; ++c) {
-        if (c >= end) continue;
-        const float value = values[c];
-        residual[c] = value;
-        // ActivationColumn: the halves of 16 columns are neighbouring core matrices.
-        to[c / 8 * 64 + c % 8] =
-            Storage<T>::From(Multiply(value, ToFloat(gain[block * 16 + c])));
-        sum = Fma(value, value, sum);
-      }
+      for (i32 c = 0; c < Min(16, p.hidden - block * 16); ++c) sum = Fma(columns[c], columns[c], sum);
       sums[static_cast<i64>(token) * blocks + block] = sum;
     });
   }
@@ -76,13 +68,14 @@ struct Embedding {
                Min(id, t.params().vocab - 1));  // the host checks ids; memory stays safe regardless
   }
 
-  // Where the 16 columns of a block begin: in a row of the table, or in one fragment of the packed one.
-  template <class T>
-  static EVT_FN const T* Block(const Task<Params>& t, i32 id, i32 block) {
+  // In a row of the table, or in one fragment of the packed one.
+  template <class T, class W>
+  static EVT_FN const T* Element(const Task<Params>& t, i32 id, i32 column) {
     const Params& p = t.params();
     const T* table = t.Operand<const T>(kTable);
-    return table + (p.table_packed ? PackedFragment(kPackedHeight, p.hidden, id, block * 16)
-                                   : static_cast<i64>(id) * p.hidden + block * 16);
+    if (p.packed_rows == 0) return table + static_cast<i64>(id) * p.hidden + column;
+    return table + PackedFragment(p.packed_rows, p.hidden, id, column) +
+           W::FragmentElement(id % 16, column % 16);
   }
 };
 

@@ -18,8 +18,8 @@ struct Plan {
 
   static constexpr i32 kMaxRows = 1024;
   static constexpr i32 kMaxParts = 64;
-  static constexpr i32 kMinPages =
-      2;  // a part reads at least so many KV pages, or its hop costs more
+  // A part covers at least so many tokens: the merge of parts costs a trip through memory.
+  static constexpr i32 kMinPartTokens = 512;
 
   struct Params {
     i32 head_dim, kv_heads, group;
@@ -32,20 +32,46 @@ struct Plan {
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
+    const Shape shape(t.params(), static_cast<i32>(sizeof(T)));
     i32* a = reinterpret_cast<i32*>(w.Scratch());
-    Memory m{a, a + kMaxRows, a + 2 * kMaxRows, a + 3 * kMaxRows};
+    const Memory m{a,
+                   a + kMaxRows,
+                   a + 2 * kMaxRows,
+                   a + 3 * kMaxRows,
+                   a + 4 * kMaxRows,
+                   a + 5 * kMaxRows};
     const i32 rows = Min(static_cast<i32>(t.step.header->rows), kMaxRows);
+    const Row* row = t.step.Rows();
+    w.Parallel(rows, [&](i32 r) {
+      m.context[r] = static_cast<i32>(t.step.Slots()[row[r].slot].context_length);
+      m.length[r] = QueryLength(row[r], t.step.Slots(), t.step.header->step);
+      const RowWork work = WorkOf(t.params(), m, r, shape);
+      m.a[r] = work.length;
+      m.b[r] = OutputsOf(row[r], work.length);
+      m.c[r] = work.tiles * work.pages;
+    });
+    ScanExclusive(w, m.a, 3, kMaxRows, rows, m.totals);
+    const i32 pages = m.totals[2];
     Tokens(w, t, m, rows);
-    Items(w, t, m, rows, KvPageTokens(t.params().head_dim, static_cast<i32>(sizeof(T))));
+    Items(w, t, m, rows, pages, shape);
   }
 
  private:
   struct Memory {
     i32 *a, *b, *c;  // one element per row; kMaxRows apart (ScanExclusive)
-    i32* sums;
+    i32 *context, *length;
+    i32* totals;
   };
+  static_assert((5 * kMaxRows + 3) * 4 <= static_cast<i32>(kScratchBytes), "Memory");
 
-  static_assert((3 * kMaxRows + 3 * kScanSums) * 4 <= static_cast<i32>(kScratchBytes), "Memory");
+  // How this model's attention is cut.
+  struct Shape {
+    i32 page_tokens, tile, tasks_per_item;
+    EVT_FN Shape(const Params& p, i32 bytes)
+        : page_tokens(KvPageTokens(p.head_dim, bytes)),
+          tile(AttentionTile(p.head_dim, p.group, bytes)),
+          tasks_per_item(p.kv_heads * AttentionSplits(p.head_dim, p.group, bytes)) {}
+  };
 
   // What a row asks of attention.
   struct RowWork {
@@ -57,16 +83,14 @@ struct Plan {
     return p.window > 0 ? Max(0, position - p.window + 1) : 0;
   }
 
-  static EVT_FN RowWork WorkOf(const Task<Params>& t, i32 r, i32 page_tokens) {
-    const Params& p = t.params();
-    const Row& row = t.step.Rows()[r];
+  static EVT_FN RowWork WorkOf(const Params& p, const Memory& m, i32 r, const Shape& shape) {
     RowWork work;
-    work.context = static_cast<i32>(t.step.Slots()[row.slot].context_length);
-    work.length = QueryLength(row, t.step.Slots(), t.step.header->step);
-    const i32 tile = AttentionTile(p.head_dim, p.group);
-    work.tiles = CeilDiv(work.length, tile);
+    work.context = m.context[r];
+    work.length = m.length[r];
+    work.tiles = CeilDiv(work.length, shape.tile);
     const i32 last = work.context + work.length - 1;
-    work.pages = (last - Low(p, Max(work.context, last - tile + 1))) / page_tokens + 1;
+    work.pages =
+        (last - Low(p, Max(work.context, last - shape.tile + 1))) / shape.page_tokens + 1;
     work.chunks = ChunkOf(Max(last, 0)) - ChunkOf(Low(p, work.context)) + 1;
     return work;
   }
@@ -79,28 +103,20 @@ struct Plan {
   static EVT_FN void Tokens(W& w, const Task<Params>& t, const Memory& m, i32 rows) {
     const Params& p = t.params();
     const Row* row = t.step.Rows();
-    w.Parallel(rows, [&](i32 r) {
-      const i32 length = QueryLength(row[r], t.step.Slots(), t.step.header->step);
-      m.a[r] = length;
-      m.b[r] = OutputsOf(row[r], length);
-    });
-    ScanExclusive(w, m.a, 2, kMaxRows, rows, m.sums);
-    const i32 tokens = ScanTotal(m.sums, 0), outputs = ScanTotal(m.sums, 1);
+    const i32 tokens = m.totals[0], outputs = m.totals[1];
     i32* row_start = t.Operand<i32>(kRowStart);
     i32* token_row = t.Operand<i32>(kTokenRow);
     i32* row_output = t.Operand<i32>(kRowOutput);
     i32* output_token = t.Operand<i32>(kOutputToken);
     w.Parallel(rows, [&](i32 r) {
-      const i32 length = (r + 1 < rows ? m.a[r + 1] : tokens) - m.a[r];
-      const i32 count = OutputsOf(row[r], length);
+      const i32 count = OutputsOf(row[r], m.length[r]);
       row_start[r] = m.a[r];
       row_output[r] = count > 0 && m.b[r] + count <= p.max_outputs ? m.b[r] : -1;
     });
     w.Parallel(tokens, [&](i32 token) {
       const i32 r = FindSpan(m.a, rows, token);
       token_row[token] = r;
-      const i32 length = (r + 1 < rows ? m.a[r + 1] : tokens) - m.a[r];
-      const i32 at = token - m.a[r];
+      const i32 length = m.length[r], at = token - m.a[r];
       const i32 count = OutputsOf(row[r], length);
       if (count == 0 || m.b[r] + count > p.max_outputs || at < length - count) return;
       output_token[m.b[r] + at - (length - count)] = token;
@@ -113,7 +129,6 @@ struct Plan {
           outputs <= p.max_outputs ? outputs : m.b[FindSpan(m.b, rows, p.max_outputs)];
       counts[kCountTokens] = tokens;
     });
-    w.Sync();
   }
 
   static EVT_FN i32 OutputsOf(const Row& row, i32 length) {
@@ -122,44 +137,40 @@ struct Plan {
   }
 
   template <class W>
-  static EVT_FN void Items(W& w, const Task<Params>& t, const Memory& m, i32 rows,
-                           i32 page_tokens) {
+  static EVT_FN void Items(W& w, const Task<Params>& t, const Memory& m, i32 rows, i32 pages,
+                           const Shape& shape) {
     const Params& p = t.params();
-    const i32 tile = AttentionTile(p.head_dim, p.group);
-    const i64 tasks_per_item = static_cast<i64>(p.kv_heads) * AttentionSplits(p.head_dim, p.group);
-    // The first turn counts pages. Then fewer parts when a table is too short for as many as the workers
-    // could use.
-    i32 share = 0, items = 0, groups = 0;
-    for (i32 attempt = -1;; ++attempt) {
-      if (attempt == 12 || (attempt >= 0 && p.max_partials == 0)) share = 0x7fffffff;
+    // Fewer parts when a table is too short for as many as the workers could use.
+    i32 share = Max(kMinPartTokens / shape.page_tokens,
+                    static_cast<i32>(static_cast<i64>(pages) * shape.tasks_per_item / w.workers) + 1);
+    i32 items = 0, groups = 0;
+    EVT_ROLLED
+    for (i32 attempt = 0;; ++attempt) {
+      if (attempt == 12 || p.max_partials == 0) share = 0x7fffffff;
       w.Sync();
       w.Parallel(rows, [&](i32 r) {
-        const RowWork work = WorkOf(t, r, page_tokens);
-        const i32 parts = attempt < 0 ? work.pages : PartsOf(work, share);
+        const RowWork work = WorkOf(p, m, r, shape);
+        const i32 parts = PartsOf(work, share);
         m.a[r] = work.tiles * parts;
-        m.b[r] = parts > 1 ? work.tiles * tile * work.chunks : 0;
+        m.b[r] = parts > 1 ? work.tiles * shape.tile * work.chunks : 0;
         m.c[r] = parts > 1 ? work.tiles : 0;
       });
-      ScanExclusive(w, m.a, 3, kMaxRows, rows, m.sums);
-      items = ScanTotal(m.sums, 0);
-      const i32 partials = ScanTotal(m.sums, 1);
-      groups = ScanTotal(m.sums, 2);
-      if (attempt < 0) {
-        share = Max(kMinPages, static_cast<i32>(items * tasks_per_item / w.workers) + 1);
-        continue;
-      }
+      ScanExclusive(w, m.a, 3, kMaxRows, rows, m.totals);
+      items = m.totals[0];
+      groups = m.totals[2];
       if (share == 0x7fffffff) break;
-      if (items <= p.max_items && partials <= p.max_partials && groups <= p.max_groups) break;
+      if (items <= p.max_items && m.totals[1] <= p.max_partials && groups <= p.max_groups) break;
       share *= 2;
     }
     AttentionItem* out = t.Operand<AttentionItem>(kItems);
     w.Parallel(items, [&](i32 i) {
       const i32 r = FindSpan(m.a, rows, i);
-      const RowWork work = WorkOf(t, r, page_tokens);
+      const RowWork work = WorkOf(p, m, r, shape);
       const i32 parts = PartsOf(work, share);
       const i32 index = (i - m.a[r]) / parts;
-      const i32 base = m.b[r] + index * tile * work.chunks;
-      out[i] = ItemOf(p, work, r, index, (i - m.a[r]) % parts, parts, m.c[r] + index, base);
+      const i32 base = m.b[r] + index * shape.tile * work.chunks;
+      out[i] =
+          ItemOf(p, work, r, index, (i - m.a[r]) % parts, parts, m.c[r] + index, base, shape.tile);
     });
     w.Parallel(1, [&](i32) {
       i32* counts = t.Operand<i32>(kCounts);
@@ -170,8 +181,7 @@ struct Plan {
 
   // Part `part` of a tile: its share of the tile's positions, cut at chunk boundaries.
   static EVT_FN AttentionItem ItemOf(const Params& p, const RowWork& work, i32 row, i32 index,
-                                     i32 part, i32 parts, i32 group, i32 partial_base) {
-    const i32 tile = AttentionTile(p.head_dim, p.group);
+                                     i32 part, i32 parts, i32 group, i32 partial_base, i32 tile) {
     AttentionItem item;
     item.row = row;
     item.q_first = index * tile;

@@ -10,6 +10,7 @@
 #include "device/loop.h"
 #include "device/op.h"
 #include "device/philox.h"
+#include "ops/linear_epilogue.h"
 #include "ops/select.h"
 
 namespace eventide {
@@ -23,12 +24,7 @@ struct Sample {
     i32 logits_stride;  // floats per output, a multiple of 32
   };
 
-  // The best logit of 32 ids (ops/linear.h).
-  struct Best {
-    float value;
-    i32 id;
-  };
-  static constexpr i32 kTileIds = 32;
+  using Best = BestLogit;
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
@@ -72,7 +68,7 @@ struct Sample {
   static EVT_FN i32 Next(W& w, const Task<Params>& t, const SlotState& slot, i32 output) {
     const Params& p = t.params();
     float* memory = reinterpret_cast<float*>(w.Scratch());
-    const i32 tiles = CeilDiv(p.vocab, kTileIds);
+    const i32 tiles = CeilDiv(p.vocab, kBestIds);
     const Best* tile_best = t.Operand<const Best>(kBest) + static_cast<i64>(output) * tiles;
     const Best top = Largest(w, memory, tiles, [&](i32 i) { return tile_best[i]; });
     const u32 top_key = OrderKey(top.value);

@@ -32,8 +32,9 @@ struct AttentionItem {
 static_assert(sizeof(AttentionItem) == 48, "AttentionItem");
 
 // Items that a step needs when no tile is split: what the table must at least hold.
-EVT_FN constexpr i32 MinAttentionItems(i32 max_rows, i32 max_tokens, i32 head_dim, i32 group) {
-  return max_tokens / AttentionTile(head_dim, group) + max_rows;
+EVT_FN constexpr i32 MinAttentionItems(i32 max_rows, i32 max_tokens, i32 head_dim, i32 group,
+                                        i32 element_bytes) {
+  return max_tokens / AttentionTile(head_dim, group, element_bytes) + max_rows;
 }
 
 // The last i in [0, n) with starts[i] <= value; starts ascend and starts[0] <= value. With prefix

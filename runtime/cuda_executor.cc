@@ -23,8 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxInFlight = 2;
 // A kernel ends stuck steps itself; if even that does not happen, the GPU is lost to this process.
 constexpr std::chrono::minutes kDeviceSilence{10};
-// Shared memory of a worker that is not pages: scratch, and its state with room to spare.
-constexpr int kNotPagesBytes = kScratchBytes + 12 * 1024;
+constexpr int kNotPagesBytes = kWorkerStateBytes + kScratchBytes + kMemoBytes;
 
 class CudaExecutorImpl : public CudaExecutor {
  public:

@@ -186,6 +186,9 @@ class RunnableProgram : public EvaluatedProgram {
   void Input(W& w, const StepView& step, int grid, const Coord& at) const {
     if (functions_[grid].input != nullptr) functions_[grid].input(w, step, NodeOf(grid), at);
   }
+  void Prepare(W& w, const StepView& step, int grid, const Coord& at) const {
+    if (functions_[grid].prepare != nullptr) functions_[grid].prepare(w, step, NodeOf(grid), at);
+  }
   void Compute(W& w, const StepView& step, int grid, const Coord& at) const {
     functions_[grid].compute(w, step, NodeOf(grid), at);
   }

@@ -12,6 +12,7 @@ struct OpFunctions {
   using Part = void (*)(W&, const StepView&, const Node&, const Coord&);
   Part stream = nullptr;  // may be absent
   Part input = nullptr;   // may be absent
+  Part prepare = nullptr;  // may be absent
   Part compute = nullptr;
 };
 
@@ -26,6 +27,9 @@ struct OpParts {
   static void Input(W& w, const StepView& step, const Node& node, const Coord& at) {
     CallInput<Op, T>(static_cast<Worker&>(w), step, node, at);
   }
+  static void Prepare(W& w, const StepView& step, const Node& node, const Coord& at) {
+    CallPrepare<Op, T>(static_cast<Worker&>(w), step, node, at);
+  }
   static void Compute(W& w, const StepView& step, const Node& node, const Coord& at) {
     CallCompute<Op, T>(static_cast<Worker&>(w), step, node, at);
   }
@@ -33,6 +37,7 @@ struct OpParts {
     OpFunctions<W> functions;
     if constexpr (OpHasStream<Op, T, Worker>) functions.stream = &Stream;
     if constexpr (OpHasInput<Op, T, Worker>) functions.input = &Input;
+    if constexpr (OpHasPrepare<Op, T, Worker>) functions.prepare = &Prepare;
     functions.compute = &Compute;
     return functions;
   }

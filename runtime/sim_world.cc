@@ -144,9 +144,12 @@ void SimWorld::EndCopy(size_t index) {
   const SimCopy copy = copies_[index];
   copies_[index] = copies_.back();
   copies_.pop_back();
-  for (i32 i = 0; i < copy.pieces; ++i) {
-    std::memcpy(copy.to + static_cast<size_t>(i) * copy.bytes, copy.from[i],
-                i + 1 == copy.pieces ? copy.last_bytes : copy.bytes);
+  const CopyShape& shape = copy.shape;
+  for (i32 i = 0; i < shape.pieces * shape.runs; ++i) {
+    const size_t piece = static_cast<size_t>(i % shape.pieces);
+    const size_t run = static_cast<size_t>(i / shape.pieces);
+    std::memcpy(copy.to + run * shape.run_bytes + piece * shape.bytes, copy.from[i],
+                i % shape.pieces + 1 == shape.pieces ? shape.last_bytes : shape.bytes);
   }
   *copy.done = 1;
   ++trace_.copies;

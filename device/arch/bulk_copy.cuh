@@ -37,25 +37,28 @@ struct BulkCopyPort {
   // One thread, or all lanes of a warp. The arrival precedes the copies' completions, which its
   // transaction count covers.
   template <bool kAlone, class Source>
-  static EVT_FN void CopyPieces(u32 page, i32 pieces, u32 bytes, u32 last_bytes,
-                                const Source& source, u32 full) {
+  static EVT_FN void CopyPieces(u32 page, const CopyShape& shape, const Source& source, u32 full) {
     if (kAlone || LaneId() == 0) {
       // Compute read this page with ordinary loads before it dropped it; the copy engine writes it
       // next.
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       asm volatile(
           "{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(full),
-          "r"(static_cast<u32>(pieces - 1) * bytes + last_bytes)
+          "r"(shape.Size())
           : "memory");
     }
     if constexpr (!kAlone) __syncwarp();
 #pragma unroll 1
-    for (i32 i = kAlone ? 0 : static_cast<i32>(LaneId()); i < pieces; i += kAlone ? 1 : 32) {
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-          "[%3];" ::"r"(page + static_cast<u32>(i) * bytes),
-          "l"(source(i)), "r"(i == pieces - 1 ? last_bytes : bytes), "r"(full)
-          : "memory");
+    for (i32 i = kAlone ? 0 : static_cast<i32>(LaneId()); i < shape.pieces; i += kAlone ? 1 : 32) {
+      const u32 size = i == shape.pieces - 1 ? shape.last_bytes : shape.bytes;
+      for (i32 run = 0; run < shape.runs; ++run) {
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+            "[%3];" ::"r"(page + static_cast<u32>(run) * shape.run_bytes +
+                          static_cast<u32>(i) * shape.bytes),
+            "l"(source(i, run)), "r"(size), "r"(full)
+            : "memory");
+      }
     }
   }
 };

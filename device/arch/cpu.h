@@ -62,6 +62,7 @@ struct CpuWorkerBase {
   void StartStep() {
     aborted_ = false;
     finished_ = 0;
+    __builtin_memset(memo_, 0, kMemoBytes);
     DirectSync::StoreRelaxed(ProgressWord(), 0);
   }
 
@@ -165,6 +166,7 @@ struct CpuWorkerBase {
   u8** blocks_;
   u32 block_count_, block_used_;
   alignas(64) u8 scratch_[kScratchBytes];
+  alignas(64) u8 memo_[kMemoBytes];
 };
 
 template <int kIsaId>
@@ -176,15 +178,18 @@ struct CpuWorker : CpuWorkerBase {
   using AttentionTile = HostAttentionTile<T>;
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
+  static constexpr bool kPagesAreCopies = false;
 
   // --- producers; which lane is said by the loop (Produce)
   // ------------------------------------------------
   template <class Source>
-  EVT_FN void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0) {
-    static_cast<void>(bytes);
-    static_cast<void>(last_bytes);
+  EVT_FN void Copy(const CopyShape& shape, const Source& source) {
     CpuPageRecord& page = NextPage();
-    for (i32 i = 0; i < pieces; ++i) page.piece[i] = reinterpret_cast<const u8*>(source(i));
+    for (i32 run = 0; run < shape.runs; ++run) {
+      for (i32 i = 0; i < shape.pieces; ++i) {
+        page.piece[run * shape.pieces + i] = reinterpret_cast<const u8*>(source(i, run));
+      }
+    }
   }
   EVT_FN void Blank() {
     u8* memory = Private(kPageBytes);
@@ -199,10 +204,21 @@ struct CpuWorker : CpuWorkerBase {
     return CpuPage{&from.pages[from.taken++]};
   }
   EVT_FN void Drop(u32) {}
-  EVT_FN u8* Own(CpuPage& page, i32 pieces, u32 bytes, u32 last_bytes) {
+  EVT_FN CpuPage Peek(u32 lane, i32 ahead) {
+    const CpuLane& from = lanes_[lane];
+    if (from.taken + static_cast<u32>(ahead) >= from.asked) __builtin_trap();  // as in Take
+    return CpuPage{&from.pages[from.taken + static_cast<u32>(ahead)]};
+  }
+  EVT_FN void Release(u32, i32, i32, bool) {}
+  EVT_FN void Advance(u32 lane, i32 pages) { lanes_[lane].taken += static_cast<u32>(pages); }
+  EVT_FN u8* Own(CpuPage& page, const CopyShape& shape) {
     u8* copy = Private(kPageBytes);
-    for (i32 i = 0; i < pieces; ++i) {
-      __builtin_memcpy(copy + i * bytes, page.record->piece[i], i + 1 < pieces ? bytes : last_bytes);
+    for (i32 run = 0; run < shape.runs; ++run) {
+      for (i32 i = 0; i < shape.pieces; ++i) {
+        const u32 size = i + 1 < shape.pieces ? shape.bytes : shape.last_bytes;
+        __builtin_memcpy(copy + run * static_cast<i64>(shape.run_bytes) + i * static_cast<i64>(shape.bytes),
+                         page.record->piece[run * shape.pieces + i], size);
+      }
     }
     page.record->piece[0] = copy;
     return copy;
@@ -214,9 +230,13 @@ struct CpuWorker : CpuWorkerBase {
   EVT_FN void Sync() {}
   EVT_FN bool Leader() const { return true; }
   EVT_FN u8* Scratch() { return scratch_; }
+  EVT_FN u8* Memo() { return memo_; }
   // Both orders: acquires what earlier arrivers wrote, releases what we wrote; counterpart: itself.
   EVT_FN u32 Arrive(u32* counter) { return DirectSync::FetchAddAcqRel(counter, 1); }
 
+  EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
+    ScanRowsInTurn(values, arrays, stride, n, totals);
+  }
   template <class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     for (i32 row = 0; row < rows; ++row) store(row, LaneSum(row, n, load));

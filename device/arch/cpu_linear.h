@@ -1,4 +1,4 @@
-// Products of a tile of 32 packed rows with up to kTokens tokens on the CPU (port_example.h). Rows are the
+// Products of a tile of 16 or 32 packed rows with up to kTokens tokens on the CPU (port_example.h). Rows are the
 // vector lanes: a fragment lies [k][row], so each output is one chain of fused multiply-adds in k order.
 #pragma once
 
@@ -11,17 +11,67 @@ namespace eventide {
 template <int kIsa, class T, int kTokens>
 class CpuLinearTile {
  public:
-  static constexpr i32 kBlocks = 2;  // of 16 rows
+  template <class W>
+  EVT_FN CpuLinearTile(W&, i32 blocks, i32 tokens) : blocks_(blocks), tokens_(tokens) {}
+
+  template <class E>
+  EVT_FN typename E::Loaded Prefetch(const E&) const {
+    return {};
+  }
 
   template <class W>
-  EVT_FN explicit CpuLinearTile(W&) {}
+  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps) {
+    for (i32 step = 0; step < steps;) {
+      // Both divide each other, so that the shorter page says how far to go.
+      const i32 n = Min(Min(weight_steps, input_steps), steps - step);
+      if (step % weight_steps == 0) weights_ = w.Take(kLaneStream).Piece(0);
+      const T* weights = reinterpret_cast<const T*>(weights_) +
+                         static_cast<i64>(step % weight_steps) * kSegments * blocks_ * kFragment;
+      if (step % input_steps == 0) {
+        const auto page = w.Take(kLaneInput);
+        for (i32 group = 0; group * 8 < tokens_; ++group) input_[group] = page.Piece(group);
+      }
+      Page(weights, (step % input_steps) * kSegments * 128, n, step == 0);
+      step += n;
+      if (step % weight_steps == 0 || step == steps) w.Drop(kLaneStream);
+      if (step % input_steps == 0 || step == steps) w.Drop(kLaneInput);
+    }
+  }
 
-  template <class W, class Page>
-  EVT_FN void Step(W&, const Page& weights, const Page& input, i32 first, i32 steps, i32 tokens) {
-    const T* w = reinterpret_cast<const T*>(weights.Piece(0));
-    for (i32 group = 0; group * 8 < tokens; ++group) {
-      const T* x = reinterpret_cast<const T*>(input.Piece(group)) + first * kSegments * 128;
-      const i32 count = Min(8, tokens - group * 8);
+  template <class W, class E>
+  EVT_FN void Finish(W&, const E& epilogue, const typename E::Loaded&) {
+    for (i32 token = 0; token < tokens_; ++token) {
+      for (i32 block = 0; block < blocks_; ++block) {
+        float y[16];
+        typename S::V total = S::Load(Sum(0, block, token));
+        for (i32 segment = 1; segment < kSegments; ++segment) {
+          total = S::Add(total, S::Load(Sum(segment, block, token)));
+        }
+        S::Store(y, total);
+        typename E::Loaded loaded[16];
+        for (i32 row = 0; row < 16; ++row) {
+          loaded[row] = epilogue.Load(block * 16 + row, token);
+          y[row] = epilogue.Value(token, y[row], loaded[row]);
+        }
+        typename E::Carry carry = epilogue.None();
+        for (i32 row = 0; row < 16; ++row) {
+          const typename E::Carry mine =
+              epilogue.Emit(block * 16 + row, token, y[row], y[row ^ 8], loaded[row]);
+          carry = epilogue.Combine(carry, mine);
+        }
+        if (epilogue.Carries()) epilogue.Reduced(block, token, carry);
+      }
+    }
+  }
+
+ private:
+  using S = Simd<kIsa>;
+
+  EVT_FN void Page(const T* w, i32 offset, i32 steps, bool first) {
+    started_ = !first;
+    for (i32 group = 0; group * 8 < tokens_; ++group) {
+      const T* x = reinterpret_cast<const T*>(input_[group]) + offset;
+      const i32 count = Min(8, tokens_ - group * 8);
       i32 done = 0;
       if constexpr (S::kBlock >= 8) {
         if (count > 4) {
@@ -35,43 +85,24 @@ class CpuLinearTile {
       for (; done + 1 < count; done += 2) Block<2>(w, x + done * 8, steps, group * 8 + done);
       if (done < count) Block<1>(w, x + done * 8, steps, group * 8 + done);
     }
-    started_ = true;
   }
-
-  template <class W, class F>
-  EVT_FN void Finish(W&, i32 tokens, const F& f) {
-    for (i32 token = 0; token < tokens; ++token) {
-      for (i32 block = 0; block < kBlocks; ++block) {
-        float sum[16];
-        typename S::V total = S::Load(Sum(0, block, token));
-        for (i32 segment = 1; segment < kSegments; ++segment) {
-          total = S::Add(total, S::Load(Sum(segment, block, token)));
-        }
-        S::Store(sum, total);
-        for (i32 row = 0; row < 8; ++row) f(block * 16 + row, token, sum[row], sum[row + 8]);
-      }
-    }
-  }
-
- private:
-  using S = Simd<kIsa>;
 
   EVT_FN float* Sum(i32 segment, i32 block, i32 token) {
-    return sums_ + ((segment * kBlocks + block) * kTokens + token) * 16;
+    return sums_ + ((segment * kMaxBlocks + block) * kTokens + token) * 16;
   }
 
   // kCount tokens from `token` on; x points at the first one's row of a core matrix.
   template <int kCount>
   EVT_FN void Block(const T* w, const T* x, i32 steps, i32 token) {
     for (i32 segment = 0; segment < kSegments; ++segment) {
-      for (i32 block = 0; block < kBlocks; ++block) {
+      for (i32 block = 0; block < blocks_; ++block) {
         typename S::V sum[kCount];
         for (i32 t = 0; t < kCount; ++t) {
           sum[t] = started_ ? S::Load(Sum(segment, block, token + t)) : S::Zero();
         }
         for (i32 step = 0; step < steps; ++step) {
           const i32 at = step * kSegments + segment;
-          const T* fragment = w + (static_cast<i64>(at) * kBlocks + block) * kFragment;
+          const T* fragment = w + (static_cast<i64>(at) * blocks_ + block) * kFragment;
           for (i32 half = 0; half < 2; ++half) {
             const T* core = x + (at * 2 + half) * 64;
             for (i32 k = 0; k < 8; ++k) {
@@ -88,8 +119,13 @@ class CpuLinearTile {
     }
   }
 
+  static constexpr i32 kMaxBlocks = 2;  // of 16 rows
+
+  i32 blocks_, tokens_;
   bool started_ = false;
-  alignas(64) float sums_[kSegments * kBlocks * kTokens * 16];
+  const u8* weights_ = nullptr;
+  const u8* input_[kTokens / 8];
+  alignas(64) float sums_[kSegments * kMaxBlocks * kTokens * 16];
 };
 
 }  // namespace eventide

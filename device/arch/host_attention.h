@@ -2,6 +2,7 @@
 // head_dim and over tokens run in 16 virtual lanes, so that they vectorise and keep their order.
 #pragma once
 
+#include "device/arch/host_sums.h"
 #include "device/dtype.h"
 #include "device/kv_view.h"
 #include "device/softmax.h"
@@ -69,10 +70,25 @@ class HostAttentionTile {
 
   static EVT_FN i32 Units(i32, i32) { return 1; }
 
-  EVT_FN bool Start(i32, i32 rows, i32 head_dim) {
+  // The one group of threads works on the wave's one chunk.
+  EVT_FN i32 Start(i32 rows, i32 head_dim) {
     for (i32 i = 0; i < rows * head_dim; ++i) sums_[i] = 0.0f;
     for (i32 row = 0; row < rows; ++row) state_[row] = {MinusInfinity(), 0.0f};
-    return true;
+    return 0;
+  }
+  EVT_FN bool First() const { return true; }
+  EVT_FN void Sync() {}
+  template <class F>
+  EVT_FN void ForEachRow(i32 n, const F& f) {
+    for (i32 i = 0; i < n; ++i) f(i);
+  }
+  template <class F>
+  EVT_FN void ForEachColumn(i32 n, const F& f) {
+    for (i32 i = 0; i < n; ++i) f(i);
+  }
+  template <class Load>
+  EVT_FN float RowSum(i32 n, const Load& load) {
+    return LaneSum(0, n, [&](i32, i32 i) { return load(i); });
   }
 
   // Only tokens that a row may see are read, so nothing beyond a sequence's end can leak in. Rows that see
@@ -105,7 +121,7 @@ class HostAttentionTile {
   }
 
  private:
-  float sums_[kPageBytes / 4];
+  float sums_[kMaxAttentionElements];
   SoftmaxState state_[kMaxAttentionRows];
 };
 

@@ -53,6 +53,11 @@ EVT_FN void BarrierArrive(u32 barrier) {
   asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(barrier)
                : "memory");
 }
+EVT_FN void BarrierArriveMany(u32 barrier, u32 count) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0], %1; }" ::"r"(barrier),
+               "r"(count)
+               : "memory");
+}
 EVT_FN bool BarrierTest(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(
@@ -123,6 +128,9 @@ EVT_FN void StoreSlot(u32 address, SlotPage slot) {
                : "memory");
 }
 inline constexpr u32 kSharedStateBytes = (sizeof(SharedState) + 127) / 128 * 128;
+static_assert(kSharedStateBytes <= kWorkerStateBytes, "the host counts pages with it");
+// Scratch and memo follow, then pages.
+inline constexpr u32 kPagesAt = (kSharedStateBytes + kScratchBytes + kMemoBytes + 127) / 128 * 128;
 
 struct ElementWait {
   const u32* counter;
@@ -164,9 +172,22 @@ struct GpuTimer<true> : TaskTimer {
   }
 };
 
+template <class Port, class T, int kTokens>
+class GpuLinearTile;
+template <class Port, class T>
+class GpuAttentionTile;
+
 // What all roles have: the step, waiting, aborting. One object per thread.
 template <class Port>
 struct GpuWorkerBase {
+  template <class T, int kTokens>
+  using LinearTile = GpuLinearTile<Port, T, kTokens>;
+  template <class T>
+  using AttentionTile = GpuAttentionTile<Port, T>;
+  static constexpr i32 kGroups = kComputeWarps;
+  static constexpr bool kSwizzledKv = true;
+  static constexpr bool kPagesAreCopies = true;
+
   SharedState& shared;
   // Its shared-memory address, which the compiler would else work out from special registers each time.
   u32 base;

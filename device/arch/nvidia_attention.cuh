@@ -14,14 +14,6 @@
 
 namespace eventide {
 
-EVT_FN uint4 LoadMatrices(u32 address) {
-  uint4 r;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "r"(address)
-               : "memory");
-  return r;
-}
 EVT_FN uint4 LoadMatricesTransposed(u32 address) {
   uint4 r;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -46,14 +38,15 @@ class GpuAttentionTile {
     return CeilDiv(rows, kRows) * CeilDiv(head_dim, kDims);
   }
 
-  // Whether this warp works on the wave's chunk `slot`; if so, with cleared sums.
-  EVT_FN bool Start(i32 slot, i32 rows, i32 head_dim) {
-    const i32 units = Units(rows, head_dim);
-    const i32 unit = static_cast<i32>(thread_ / 32) - slot * units;
-    if (unit < 0 || unit >= units) return false;
+  // Which of the wave's chunks this warp works on (there may be fewer); its sums are cleared.
+  EVT_FN i32 Start(i32 rows, i32 head_dim) {
+    units_ = Units(rows, head_dim);
+    const i32 warp = static_cast<i32>(thread_ / 32);
+    slot_ = warp / units_;
+    unit_ = warp % units_;
     const i32 blocks = CeilDiv(rows, kRows);
-    first_row_ = unit % blocks * kRows;
-    first_dim_ = unit / blocks * kDims;
+    first_row_ = unit_ % blocks * kRows;
+    first_dim_ = unit_ / blocks * kDims;
 #pragma unroll
     for (i32 n = 0; n < kDims / 8; ++n) {
 #pragma unroll
@@ -61,7 +54,35 @@ class GpuAttentionTile {
     }
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) state_[h] = {BitsFloat(0xff800000u), 0.0f};
-    return true;
+    return slot_;
+  }
+  // The chunk's warps among themselves.
+  EVT_FN bool First() const { return unit_ == 0; }
+  EVT_FN void Sync() {
+    __syncwarp();
+    if (units_ > 1) {
+      asm volatile("barrier.sync %0, %1;" ::"r"(2 + slot_), "r"(32 * units_) : "memory");
+    }
+  }
+  template <class F>
+  EVT_FN void ForEachRow(i32 n, const F& f) {
+#pragma unroll 1
+    for (i32 i = unit_; i < n; i += units_) f(i);
+  }
+  template <class F>
+  EVT_FN void ForEachColumn(i32 n, const F& f) {
+#pragma unroll 1
+    for (i32 i = static_cast<i32>(thread_ % 32); i < n; i += 32) f(i);
+  }
+  template <class Load>
+  EVT_FN float RowSum(i32 n, const Load& load) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (i32 i = static_cast<i32>(thread_ % 32); i < n; i += 32) sum = Add(sum, load(i));
+    for (u32 offset = 16; offset > 0; offset /= 2) {
+      sum = Add(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
+    }
+    return sum;
   }
 
   // One page of keys and values joins. low(row), high(row): the tokens of the page that a row sees.
@@ -78,7 +99,7 @@ class GpuAttentionTile {
         head_dim = Opaque(head_dim);
         thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));
       }
-      Join(queries, keys.page.data + offset, values.page.data + offset, first,
+      Join(queries, keys.page.data + offset, values.page.data + values.offset + offset, first,
            Min(tokens - first, kTokens), rows, head_dim, low, high);
     }
   }
@@ -108,7 +129,7 @@ class GpuAttentionTile {
   EVT_FN void Join(const T* queries, const u8* keys, const u8* values, i32 first, i32 tokens,
                    i32 rows, i32 head_dim, const Low& low, const High& high) {
     float s[kTokens / 8][4];
-    Scores(queries, keys, tokens, head_dim, s);
+    Scores(queries, keys, tokens, rows, head_dim, s);
     const i32 group = static_cast<i32>((thread_ % 32) / 4),
               column = static_cast<i32>((thread_ % 32) % 4 * 2);
     float factor[2];
@@ -129,7 +150,7 @@ class GpuAttentionTile {
   }
 
   // s[n] = scores of tokens n * 8 ... of the page, as accumulator fragments.
-  EVT_FN void Scores(const T* queries, const u8* keys, i32 tokens, i32 head_dim,
+  EVT_FN void Scores(const T* queries, const u8* keys, i32 tokens, i32 rows, i32 head_dim,
                      float (&s)[kTokens / 8][4]) {
 #pragma unroll
     for (i32 n = 0; n < kTokens / 8; ++n) {
@@ -141,8 +162,9 @@ class GpuAttentionTile {
     const u32 row_bytes = static_cast<u32>(head_dim) * sizeof(T);
     const i32 matrix = static_cast<i32>((thread_ % 32) / 8),
               line = static_cast<i32>((thread_ % 32) % 8);
-    const i32 query_row = matrix % 2 * 8 + line;  // swizzled by the row, of which 16 are a multiple
-    const u32 query = SharedAddress(queries) + static_cast<u32>(first_row_ + query_row) * row_bytes;
+    // Where the block of 16 has no row, the last one stands in: what comes of it is never stored.
+    const i32 query_row = Min(first_row_ + matrix % 2 * 8 + line, rows - 1);
+    const u32 query = SharedAddress(queries) + static_cast<u32>(query_row) * row_bytes;
     const u32 key = SharedAddress(keys) + static_cast<u32>(line) * row_bytes;
 #pragma unroll 1
     for (i32 piece = 0; piece < pieces; piece += 4) {
@@ -245,6 +267,7 @@ class GpuAttentionTile {
     }
   }
 
+  i32 slot_, unit_, units_;
   u32 thread_;
   i32 first_row_, first_dim_;
   float sums_[kDims / 8][4];

@@ -11,23 +11,12 @@ struct GpuPage {
   EVT_FN const u8* Piece(i32 i) const { return data + i * piece_bytes; }
 };
 
-template <class Port, class T, int kTokens>
-class GpuLinearTile;
-template <class Port, class T>
-class GpuAttentionTile;
-
 // The compute role: eight warps that run the same code on the same task. When the step is aborted
 // its threads still meet at every barrier of the task in hand (waits return at once) and leave
 // together at the next AwaitReady, Publish or TakeTicket, each of which votes.
 template <class Port>
 struct GpuCompute : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
-  template <class T, int kTokens>
-  using LinearTile = GpuLinearTile<Port, T, kTokens>;
-  template <class T>
-  using AttentionTile = GpuAttentionTile<Port, T>;
-  static constexpr i32 kGroups = kComputeWarps;
-  static constexpr bool kSwizzledKv = true;
   u8* scratch;
   u32 thread = threadIdx.x;
   u32 taken[kLanes] = {0, 0};
@@ -46,19 +35,48 @@ struct GpuCompute : GpuWorkerBase<Port> {
     return true;
   }
   EVT_FN GpuPage Take(u32 lane) {
-    const u32 slot = taken[lane] % kSlots;
-    AwaitBarrier(this->base + FullAt(lane, slot), taken[lane] / kSlots % 2);
-    ++taken[lane];
-    const SlotPage page = LoadSlot(this->base + SlotAt(lane, slot));
-    // After an abort the slot may hold no page: any page will do then, nothing of it is published.
-    return GpuPage{this->pages + Max(page.page, 0) * kPageBytes, page.piece_bytes};
+    const uint2 page = TakeShared(lane);
+    return GpuPage{this->pages + (page.x - PagesAddress()), page.y};
   }
   EVT_FN void Drop(u32 lane) {
     __syncwarp();
     if (Lane() == 0) BarrierArrive(this->base + EmptyAt(lane, dropped[lane] % kSlots));
     ++dropped[lane];
   }
-  EVT_FN u8* Own(GpuPage& page, i32, u32, u32) { return page.data; }
+  // The same page as Take's: its shared-memory address, and how far apart its pieces are.
+  EVT_FN uint2 TakeShared(u32 lane) {
+    const uint2 page = PeekShared(lane, 0);
+    ++taken[lane];
+    return page;
+  }
+  EVT_FN GpuPage Peek(u32 lane, i32 ahead) {
+    const uint2 page = PeekShared(lane, static_cast<u32>(ahead));
+    return GpuPage{this->pages + (page.x - PagesAddress()), page.y};
+  }
+  EVT_FN uint2 PeekShared(u32 lane, u32 ahead) {
+    const u32 at = taken[lane] + ahead;
+    const u32 slot = at % kSlots;
+    AwaitBarrier(this->base + FullAt(lane, slot), at / kSlots % 2);
+    const SlotPage page = LoadSlot(this->base + SlotAt(lane, slot));
+    // After an abort the slot may hold no page: any page will do then, nothing of it is published.
+    return make_uint2(PagesAddress() + static_cast<u32>(Max(page.page, 0)) * kPageBytes,
+                      page.piece_bytes);
+  }
+  // One warp of `sharers` that use the page is through with it; it arrives for the warps that never were
+  // there, too.
+  EVT_FN void Release(u32 lane, i32 ahead, i32 sharers, bool first) {
+    __syncwarp();
+    const u32 count = first ? kComputeWarps - static_cast<u32>(sharers) + 1 : 1;
+    if (Lane() == 0) {
+      BarrierArriveMany(
+          this->base + EmptyAt(lane, (taken[lane] + static_cast<u32>(ahead)) % kSlots), count);
+    }
+  }
+  EVT_FN void Advance(u32 lane, i32 pages) {
+    taken[lane] += static_cast<u32>(pages);
+    dropped[lane] += static_cast<u32>(pages);
+  }
+  EVT_FN u8* Own(GpuPage& page, const CopyShape&) { return page.data; }
   template <class F>
   EVT_FN void Parallel(i32 n, const F& f) {
     // Not unrolled: bodies are long, n is short, and code size is compile time.
@@ -78,15 +96,35 @@ struct GpuCompute : GpuWorkerBase<Port> {
       if (Lane() == 0) store(row, sum);
     }
   }
+  EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
+    const i32 array = static_cast<i32>(thread / 32), lane = static_cast<i32>(Lane());
+    if (array >= arrays) return;
+    i32 carry = 0;
+#pragma unroll 1
+    for (i32 first = 0; first < n; first += 32) {
+      i32* at = values + array * stride + first + lane;
+      const bool mine = first + lane < n;
+      const i32 value = mine ? *at : 0;
+      i32 sum = value;
+#pragma unroll 1
+      for (i32 offset = 1; offset < 32; offset *= 2) {
+        const i32 before = __shfl_up_sync(0xffffffffu, sum, static_cast<u32>(offset));
+        if (lane >= offset) sum += before;
+      }
+      if (mine) *at = carry + sum - value;
+      carry += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    if (lane == 0) totals[array] = carry;
+  }
   EVT_FN void Sync() {
     asm volatile("barrier.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
   }
   EVT_FN bool Leader() const {
     return thread == 0;
   }
-  EVT_FN u8* Scratch() {
-    return scratch;
-  }
+  EVT_FN u8* Scratch() { return scratch; }
+  EVT_FN u32 ScratchAddress() const { return this->base + kSharedStateBytes; }
+  EVT_FN u8* Memo() { return scratch + kScratchBytes; }
   EVT_FN u32 Arrive(u32* counter) {
     Sync();
     if (Leader()) this->shared.arrivals = DirectSync::FetchAddAcqRel(counter, 1);
@@ -140,6 +178,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
 
  private:
+  EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
   EVT_FN void AwaitBarrier(u32 barrier, u32 parity) {
     for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
       this->timer.Stalls();

@@ -1,7 +1,7 @@
-// Products of a tile of 32 packed rows with up to kTokens tokens by tensor cores (mma.sync
-// m16n8k16). Each of the eight compute warps sums one segment of K for all rows and tokens, in
-// steps of 16; Finish adds the segments left to right through shared memory. Weights' fragments are
-// one 16-byte load a lane; core matrices of activations are the B fragments as they lie.
+// Products of a tile of 16 or 32 packed rows with up to kTokens tokens by tensor cores (mma.sync m16n8k16).
+// Each of the eight compute warps sums one segment of K for all rows and tokens, in steps of 16; Finish adds
+// the segments left to right through shared memory. Weights' fragments are one 16-byte load a lane; core
+// matrices of activations are the B fragments as they lie.
 #pragma once
 
 #include "device/arch/nvidia_compute.cuh"
@@ -15,10 +15,8 @@ struct MmaOf;
 template <>
 struct MmaOf<BF16> {
   static EVT_FN void Run(float (&c)[4], const uint4& a, u32 b0, u32 b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, "
-        "{%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   }
@@ -32,8 +30,7 @@ struct MmaOf<BF16> {
 template <>
 struct MmaOf<F16> {
   static EVT_FN void Run(float (&c)[4], const uint4& a, u32 b0, u32 b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
@@ -46,104 +43,218 @@ struct MmaOf<F16> {
   }
 };
 
+// Loads of shared memory that a full barrier guards: they stay behind it (volatile, memory).
+EVT_FN uint4 LoadShared16(u32 address) {
+  uint4 r;
+  asm volatile("ld.shared::cta.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(address)
+               : "memory");
+  return r;
+}
+EVT_FN uint4 LoadMatrices(u32 address) {
+  uint4 r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(address)
+               : "memory");
+  return r;
+}
+
 template <class Port, class T, int kTokens>
 class GpuLinearTile {
  public:
   static constexpr i32 kGroups = kTokens / 8;
-  static constexpr i32 kBlocks = 2;  // of 16 rows
+  // 16 rows x 8 tokens: unit u is block u % blocks of group u / blocks.
+  static constexpr i32 kUnits = 2 * kGroups;
 
   template <class W>
-  EVT_FN explicit GpuLinearTile(W& w) : thread_(w.thread) {
+  EVT_FN GpuLinearTile(W& w, i32 blocks, i32 tokens)
+      : thread_(w.thread), blocks_(blocks), tokens_(tokens) {
 #pragma unroll
-    for (i32 b = 0; b < kBlocks; ++b) {
+    for (i32 u = 0; u < kUnits; ++u) {
 #pragma unroll
-      for (i32 g = 0; g < kGroups; ++g) {
-#pragma unroll
-        for (i32 i = 0; i < 4; ++i) c_[b][g][i] = 0.0f;
-      }
+      for (i32 i = 0; i < 4; ++i) c_[u][i] = 0.0f;
     }
   }
 
-  // Two widths of the inner loop, chosen uniformly: 8 tokens, and all with a branch over unused
-  // groups.
-  template <class W>
-  EVT_FN void Step(W&, const GpuPage& weights, const GpuPage& input, i32 first, i32 steps,
-                   i32 tokens) {
-    const u32 segment = thread_ / 32;
-    const u8* a = weights.data + segment * kBlocks * kFragmentBytes + (thread_ % 32) * 16;
-    const u8* b = input.data + (first * kSegments + segment) * 256 + (thread_ % 32) * 4;
-    if (tokens <= 8) {
-      Multiply<1>(a, b, input.piece_bytes, steps, tokens);
-    } else {
-      Multiply<kGroups>(a, b, input.piece_bytes, steps, tokens);
-    }
+  // What the first outputs need from memory comes while products are made.
+  template <class E>
+  EVT_FN typename E::Loaded Prefetch(const E& epilogue) const {
+    return epilogue.Load(Row(0), Token(0));
   }
 
-  // A group of 8 tokens at a time: 8 segments x 32 rows x 8 tokens of floats are the first 8 KiB of
-  // Scratch. The loop over groups is not unrolled, so that f is there once.
-  template <class W, class F>
-  EVT_FN void Finish(W& w, i32 tokens, const F& f) {
-    float* sums = reinterpret_cast<float*>(w.Scratch());
-    float4* mine = reinterpret_cast<float4*>(sums) + thread_ / 32 * kBlocks * 32 + (thread_ % 32);
+  // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps.
+  template <class W>
+  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps) {
+    u32 a = 0, b = 0, piece = 0;
+    i32 weights_left = 0, input_left = 0;
 #pragma unroll 1
-    for (i32 group = 0; group * 8 < tokens; ++group) {
-      if (group > 0) w.Sync();
+    for (i32 step = 0; step < steps;) {
+      if (weights_left == 0) {
+        a = w.TakeShared(kLaneStream).x + thread_ / 32 * static_cast<u32>(blocks_) * kFragmentBytes +
+            thread_ % 32 * 16;
+        weights_left = Min(weight_steps, steps - step);
+      }
+      if (input_left == 0) {
+        const uint2 page = w.TakeShared(kLaneInput);
+        b = page.x + thread_ / 32 * 256 + thread_ % 16 * 16;
+        piece = page.y;
+        input_left = Min(input_steps, steps - step);
+      }
+      const i32 n = Min(weights_left, input_left);
+      if (blocks_ == 1) {
+        Multiply<1>(a, b, piece, n);
+      } else {
+        Multiply<2>(a, b, piece, n);
+      }
+      step += n;
+      a += static_cast<u32>(n * blocks_) * (kSegments * kFragmentBytes);
+      b += static_cast<u32>(n) * kStepBytes;
+      weights_left -= n;
+      input_left -= n;
+      if (weights_left == 0) w.Drop(kLaneStream);
+      if (input_left == 0) w.Drop(kLaneInput);
+    }
+  }
+
+  // Two units a turn, through two buffers of 8 KiB at the start of Scratch: thread (warp, lane) adds the
+  // segments of row lane % 16, token warp % 4 * 2 + lane / 16 of unit warp / 4. The loop is not unrolled, so
+  // that the epilogue is there once.
+  template <class W, class E>
+  EVT_FN void Finish(W& w, const E& epilogue, typename E::Loaded next) {
+    const u32 scratch = w.ScratchAddress();
+    const u32 warp = thread_ / 32, lane = thread_ % 32;
+    const u32 mine = scratch + warp * 512 + Exchanged(lane) * 16;
+    const u32 from = scratch + warp / 4 * 4096 + Exchanged(lane % 8 * 4 + warp % 4) * 16 +
+                     (lane / 8 % 2 * 2 + lane / 16) * 4;
+    const i32 units = CeilDiv(tokens_, 8) * blocks_;
+#pragma unroll 1
+    for (i32 turn = 0; turn * 2 < units; ++turn) {
+      const u32 buffer = static_cast<u32>(turn) % 2 * 8192;
 #pragma unroll
-      for (i32 g = 0; g < kGroups; ++g) {
-        if (g == group) {
-#pragma unroll
-          for (i32 block = 0; block < kBlocks; ++block) {
-            mine[block * 32] =
-                make_float4(c_[block][g][0], c_[block][g][1], c_[block][g][2], c_[block][g][3]);
-          }
+      for (i32 k = 0; k < kUnits / 2; ++k) {
+        if (k == turn) {
+          Store(mine + buffer, c_[2 * k]);
+          Store(mine + buffer + 4096, c_[2 * k + 1]);
         }
       }
+      const typename E::Loaded loaded = next;
+      if ((turn + 1) * 2 < units) next = epilogue.Load(Row(turn + 1), Token(turn + 1));
       w.Sync();
-      // Thread (block, lane of the fragment, token parity): rows r and r + 8 of one token.
-      if (thread_ >= kBlocks * 64) continue;
-      const u32 block = thread_ / 64, lane = thread_ % 64 / 2, parity = thread_ % 2;
-      const i32 token = group * 8 + static_cast<i32>(lane % 4 * 2 + parity);
-      const float* from = sums + (block * 32 + lane) * 4 + parity;
-      float v0 = from[0], v8 = from[2];
+      float sum = LoadFloat(from + buffer);
 #pragma unroll
-      for (i32 s = 1; s < kSegments; ++s) {
-        v0 = Add(v0, from[s * kBlocks * 128]);
-        v8 = Add(v8, from[s * kBlocks * 128 + 2]);
+      for (u32 s = 1; s < kSegments; ++s) sum = Add(sum, LoadFloat(from + buffer + s * 512));
+      const i32 row = Row(turn), token = Token(turn);
+      const float y = epilogue.Value(token, sum, loaded);
+      const float partner = __shfl_xor_sync(0xffffffffu, y, 8);
+      typename E::Carry carry = epilogue.None();
+      const bool valid = token < tokens_;
+      if (valid) carry = epilogue.Emit(row, token, y, partner, loaded);
+      if (!epilogue.Carries()) continue;
+#pragma unroll 1
+      for (u32 offset = 1; offset < 16; offset *= 2) {
+        typename E::Carry other;
+        other.value = __shfl_xor_sync(0xffffffffu, carry.value, offset);
+        other.id = __shfl_xor_sync(0xffffffffu, carry.id, offset);
+        carry = epilogue.Combine(carry, other);
       }
-      if (token < tokens) f(static_cast<i32>(block * 16 + lane / 4), token, v0, v8);
+      if (valid && lane % 16 == 0) epilogue.Reduced(row / 16, token, carry);
     }
   }
 
  private:
   static constexpr u32 kFragmentBytes = kFragment * sizeof(T);
+  static constexpr u32 kStepBytes = kSegments * 256;  // of activations of 8 tokens
 
-  template <i32 kUsed>
-  EVT_FN void Multiply(const u8* a, const u8* b, u32 piece_bytes, i32 steps, i32 tokens) {
-#pragma unroll 2
-    for (i32 step = 0; step < steps; ++step) {
-      uint4 rows[kBlocks];
-#pragma unroll
-      for (i32 block = 0; block < kBlocks; ++block) {
-        rows[block] = *reinterpret_cast<const uint4*>(a + block * kFragmentBytes);
+  EVT_FN i32 Unit(i32 turn) const { return turn * 2 + static_cast<i32>(thread_ / 128); }
+  EVT_FN i32 Row(i32 turn) const {
+    return (blocks_ == 1 ? 0 : Unit(turn) % 2 * 16) + static_cast<i32>(thread_ % 16);
+  }
+  EVT_FN i32 Token(i32 turn) const {
+    return (blocks_ == 1 ? Unit(turn) : Unit(turn) / 2) * 8 +
+           static_cast<i32>(thread_ / 32 % 4 * 2 + thread_ % 32 / 16);
+  }
+  // Where a lane's four sums lie among the warp's: the lanes that Finish reads together are in different banks.
+  static EVT_FN u32 Exchanged(u32 lane) { return lane ^ (lane / 8); }
+
+  static EVT_FN void Store(u32 address, const float (&c)[4]) {
+    asm volatile("st.shared::cta.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(c[0]), "f"(c[1]),
+                 "f"(c[2]), "f"(c[3])
+                 : "memory");
+  }
+  static EVT_FN float LoadFloat(u32 address) {
+    float f;
+    asm volatile("ld.shared::cta.f32 %0, [%1];" : "=f"(f) : "r"(address) : "memory");
+    return f;
+  }
+
+  // n steps, with as many groups as there are tokens for, rounded up to a power of two: what the others hold
+  // is multiplied and never looked at.
+  template <i32 kBlocks>
+  EVT_FN void Multiply(u32 a, u32 b, u32 piece, i32 n) {
+    if (tokens_ <= 8) {
+      Steps<kBlocks, 1>(a, b, piece, n);
+    } else if (tokens_ <= 16) {
+      Steps<kBlocks, 2>(a, b, piece, n);
+    } else if (kGroups <= 4 || tokens_ <= 32) {
+      Steps<kBlocks, Min(kGroups, 4)>(a, b, piece, n);
+    } else {
+      Steps<kBlocks, kGroups>(a, b, piece, n);
+    }
+  }
+  template <i32 kBlocks, i32 kUsed>
+  EVT_FN void Steps(u32 a, u32 b, u32 piece, i32 n) {
+    if constexpr (kUsed < 8) {  // pages of 64 tokens hold one step
+#pragma unroll 1
+      for (; n >= 2; n -= 2) {
+        Some<kBlocks, kUsed, 2>(a, b, piece);
+        a += 2 * kBlocks * kSegments * kFragmentBytes;
+        b += 2 * kStepBytes;
       }
+    }
+    if (n > 0) Some<kBlocks, kUsed, 1>(a, b, piece);
+  }
+  // kSteps steps (1 or 2): all loads, then all products.
+  template <i32 kBlocks, i32 kUsed, i32 kSteps>
+  EVT_FN void Some(u32 a, u32 b, u32 piece) {
+    uint4 rows[kSteps][kBlocks];
+#pragma unroll
+    for (i32 s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (i32 k = 0; k < kBlocks; ++k) {
+        rows[s][k] = LoadShared16(a + static_cast<u32>(s * kSegments * kBlocks + k) * kFragmentBytes);
+      }
+    }
+    // Lanes 16 to 31 of the load of four matrices: the next step, or the next group.
+    const u32 upper = thread_ / 16 % 2;
+    if constexpr (kSteps == 2) {
 #pragma unroll
       for (i32 g = 0; g < kUsed; ++g) {
-        if (g == 0 || g * 8 < tokens) {
-          const u8* core = b + g * piece_bytes;
-          const u32 b0 = *reinterpret_cast<const u32*>(core);
-          const u32 b1 = *reinterpret_cast<const u32*>(core + 128);
-#pragma unroll
-          for (i32 block = 0; block < kBlocks; ++block)
-            MmaOf<T>::Run(c_[block][g], rows[block], b0, b1);
-        }
+        const uint4 m = LoadMatrices(b + upper * kStepBytes + static_cast<u32>(g) * piece);
+        Group<kBlocks>(g, rows[0], m.x, m.y);
+        Group<kBlocks>(g, rows[1], m.z, m.w);
       }
-      a += kSegments * kBlocks * kFragmentBytes;
-      b += kSegments * 256;
+    } else {
+#pragma unroll
+      for (i32 g = 0; g < kUsed; g += 2) {
+        // Of one group alone, lanes 16 to 31 read it again.
+        const u32 next = kUsed > 1 ? upper * piece : 0;
+        const uint4 m = LoadMatrices(b + static_cast<u32>(g) * piece + next);
+        Group<kBlocks>(g, rows[0], m.x, m.y);
+        if (g + 1 < kUsed) Group<kBlocks>(g + 1, rows[0], m.z, m.w);
+      }
     }
+  }
+  template <i32 kBlocks>
+  EVT_FN void Group(i32 g, const uint4 (&rows)[kBlocks], u32 b0, u32 b1) {
+#pragma unroll
+    for (i32 k = 0; k < kBlocks; ++k) MmaOf<T>::Run(c_[g * kBlocks + k], rows[k], b0, b1);
   }
 
   u32 thread_;
-  float c_[kBlocks][kGroups][4];
+  i32 blocks_, tokens_;
+  float c_[kUnits][4];
 };
 
 }  // namespace eventide

@@ -24,16 +24,13 @@ struct GpuProducer : GpuWorkerBase<Port> {
     return true;
   }
   template <class Source>
-  EVT_FN void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0) {
-    const i32 page = Acquire(true, bytes);
+  EVT_FN void Copy(const CopyShape& shape, const Source& source) {
+    const i32 page = Acquire(true, shape.bytes);
     if (this->aborted_) return;
-    Port::template CopyPieces<kAlone>(PagesAddress() + static_cast<u32>(page) * kPageBytes, pieces,
-                                      bytes, last_bytes == 0 ? bytes : last_bytes, source,
-                                      this->base + FullAt(kLane, head % kSlots));
+    Port::template CopyPieces<kAlone>(PagesAddress() + static_cast<u32>(page) * kPageBytes, shape,
+                                      source, this->base + FullAt(kLane, head % kSlots));
     ++head;
-    if constexpr (kRecordsTimeline<Port>) {
-      NoteCopy(static_cast<u32>(pieces - 1) * bytes + (last_bytes == 0 ? bytes : last_bytes));
-    }
+    if constexpr (kRecordsTimeline<Port>) NoteCopy(shape.Size());
   }
   EVT_FN void Blank() {
     Acquire(true, kPageBytes);
@@ -116,7 +113,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
     if constexpr (!kAlone) __syncwarp();
   }
   EVT_FN bool All(bool mine) const { return kAlone ? mine : __all_sync(0xffffffffu, mine) != 0; }
-  EVT_FN u32 PagesAddress() const { return this->base + kSharedStateBytes + kScratchBytes; }
+  EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
 
   // Polls until all lanes' elements have fired.
   EVT_FN bool AwaitElements(const ElementWait& wait) {

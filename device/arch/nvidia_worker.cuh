@@ -72,10 +72,10 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   using Roles = typename PortOf<Port, kTimeline>::Type;
   u32 dynamic_bytes;
   asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(dynamic_bytes));
-  const u32 page_count = (dynamic_bytes - kScratchBytes - kSharedStateBytes) / kPageBytes;
+  const u32 page_count = (dynamic_bytes - kPagesAt) / kPageBytes;
   SharedState& shared = *reinterpret_cast<SharedState*>(memory);
   u8* scratch = memory + kSharedStateBytes;
-  u8* pages = scratch + kScratchBytes;
+  u8* pages = memory + kPagesAt;
   const P p{shared.program};
   if (threadIdx.x == 0) {
     shared.program = record;
@@ -103,6 +103,8 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     shared.sum_of_rows = 0;
     shared.step.header = header;
   }
+  // What ops keep from task to task starts as nothing.
+  if (threadIdx.x < kMemoBytes / 4) reinterpret_cast<u32*>(scratch + kScratchBytes)[threadIdx.x] = 0;
   __syncthreads();
   ShareNodes(p, shared, record);
   const u32 rows = header->rows;

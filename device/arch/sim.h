@@ -28,9 +28,8 @@ struct SimWait {
 // it.
 struct SimCopy {
   u8* to;
-  i32 pieces;
-  u32 bytes, last_bytes;
-  const u8* from[kMaxPieces];
+  CopyShape shape;
+  const u8* from[kMaxPieces];  // run by run
   u32* done;
 };
 
@@ -134,6 +133,7 @@ struct SimWorker {
   using AttentionTile = HostAttentionTile<T>;
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
+  static constexpr bool kPagesAreCopies = true;
   StepView step;
   u32 worker, workers;
   u32 role;
@@ -146,20 +146,21 @@ struct SimWorker {
   // --- producers
   // ------------------------------------------------------------------------------------------
   template <class Source>
-  void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0) {
-    const u32 last = last_bytes == 0 ? bytes : last_bytes;
-    if (pieces < 1 || pieces > kMaxPieces || bytes % 16 != 0 || last % 16 != 0 || last > bytes ||
-        static_cast<u64>(pieces - 1) * bytes + last > kPageBytes) {
+  void Copy(const CopyShape& shape, const Source& source) {
+    const u32 run = shape.RunSize();
+    if (shape.pieces < 1 || shape.runs < 1 || shape.pieces * shape.runs > kMaxPieces ||
+        shape.bytes % 16 != 0 || shape.last_bytes % 16 != 0 || shape.last_bytes > shape.bytes ||
+        shape.run_bytes % 16 != 0 || (shape.runs > 1 && run > shape.run_bytes) ||
+        static_cast<u64>(shape.runs - 1) * shape.run_bytes + run > kPageBytes) {
       SimFail("copies pieces that do not fit a page, or are no multiple of 16 bytes");
     }
-    SimSlot& slot = NextSlot(bytes, static_cast<u32>(pieces - 1) * bytes + last);
+    SimSlot& slot =
+        NextSlot(shape.bytes, static_cast<u32>(shape.runs - 1) * shape.run_bytes + run);
     SimCopy copy;
     copy.to = shared->pages + static_cast<u64>(slot.page) * kPageBytes;
-    copy.pieces = pieces;
-    copy.bytes = bytes;
-    copy.last_bytes = last;
-    for (i32 i = 0; i < pieces; ++i) {
-      copy.from[i] = reinterpret_cast<const u8*>(source(i));
+    copy.shape = shape;
+    for (i32 i = 0; i < shape.pieces * shape.runs; ++i) {
+      copy.from[i] = reinterpret_cast<const u8*>(source(i % shape.pieces, i / shape.pieces));
       if (reinterpret_cast<u64>(copy.from[i]) % 16 != 0)
         SimFail("copies from an unaligned address");
     }
@@ -171,7 +172,12 @@ struct SimWorker {
   // --- the compute role
   // -----------------------------------------------------------------------------------
   SimPage Take(u32 lane) {
-    SimSlot& slot = shared->slots[lane][taken[lane] % kSimSlots];
+    const SimPage page = Peek(lane, 0);
+    ++taken[lane];
+    return page;
+  }
+  SimPage Peek(u32 lane, i32 ahead) {
+    SimSlot& slot = shared->slots[lane][(taken[lane] + static_cast<u32>(ahead)) % kSimSlots];
     for (;;) {
       const u64 version = SimVersion();
       // Counterpart: the end of the copy.
@@ -185,11 +191,23 @@ struct SimWorker {
           "takes a page that was asked for by another task: parts disagree about the pages of a "
           "task");
     }
-    ++taken[lane];
     return SimPage{shared->pages + static_cast<u64>(slot.page) * kPageBytes, slot.bytes};
+  }
+  // One thread takes pages in order: the next one to be released is the oldest.
+  void Release(u32 lane, i32 ahead, i32, bool) {
+    if (taken[lane] + static_cast<u32>(ahead) != dropped[lane])
+      SimFail("releases a page before an older one");
+    GiveBack(lane);
+  }
+  void Advance(u32 lane, i32 pages) {
+    taken[lane] += static_cast<u32>(pages);
+    if (taken[lane] != dropped[lane]) SimFail("passes pages that it has not released");
   }
   void Drop(u32 lane) {
     if (dropped[lane] == taken[lane]) SimFail("drops a page that it has not taken");
+    GiveBack(lane);
+  }
+  void GiveBack(u32 lane) {
     SimSlot& slot = shared->slots[lane][dropped[lane] % kSimSlots];
     __builtin_memset(shared->pages + static_cast<u64>(slot.page) * kPageBytes, kSimPoison,
                      slot.used);
@@ -199,7 +217,7 @@ struct SimWorker {
     // Counterpart: the acquire in NextSlot.
     SimSync::StoreRelease(&slot.full, 0);
   }
-  EVT_FN u8* Own(SimPage& page, i32, u32, u32) { return page.base; }
+  EVT_FN u8* Own(SimPage& page, const CopyShape&) { return page.base; }
   template <class F>
   EVT_FN void Parallel(i32 n, const F& f) {
     if (SimCoin()) {
@@ -211,7 +229,11 @@ struct SimWorker {
   EVT_FN void Sync() {}
   EVT_FN bool Leader() const { return true; }
   EVT_FN u8* Scratch() { return shared->scratch; }
+  EVT_FN u8* Memo() { return shared->scratch + kScratchBytes; }
   u32 Arrive(u32* counter) { return SimSync::FetchAddAcqRel(counter, 1); }
+  EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
+    ScanRowsInTurn(values, arrays, stride, n, totals);
+  }
   template <class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     Parallel(rows, [&](i32 row) { store(row, LaneSum(row, n, load)); });

@@ -23,15 +23,16 @@ struct Sm80 {
   template <bool>
   static EVT_FN void ArriveWithoutData(u32 barrier) { BarrierArrive(barrier); }
   template <bool, class Source>
-  static EVT_FN void CopyPieces(u32 page, i32 pieces, u32 bytes, u32 last_bytes,
-                                const Source& source, u32 full) {
-    for (i32 i = 0; i < pieces; ++i) {
-      const u8* from = reinterpret_cast<const u8*>(source(i));
-      const u32 to = page + static_cast<u32>(i) * bytes;
-      const u32 size = i == pieces - 1 ? last_bytes : bytes;
-      for (u32 at = LaneId() * 16; at < size; at += 512) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at)
-                     : "memory");
+  static EVT_FN void CopyPieces(u32 page, const CopyShape& shape, const Source& source, u32 full) {
+    for (i32 run = 0; run < shape.runs; ++run) {
+      for (i32 i = 0; i < shape.pieces; ++i) {
+        const u8* from = reinterpret_cast<const u8*>(source(i, run));
+        const u32 to = page + static_cast<u32>(run) * shape.run_bytes + static_cast<u32>(i) * shape.bytes;
+        const u32 size = i == shape.pieces - 1 ? shape.last_bytes : shape.bytes;
+        for (u32 at = LaneId() * 16; at < size; at += 512) {
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at)
+                       : "memory");
+        }
       }
     }
     // This lane's arrival happens when all its copies so far have landed.

@@ -213,7 +213,7 @@ class AttentionCase {
   void Build(const OpBackend& backend) {
     const AttentionShape& s = data_.shape;
     const int k = s.kv_heads * s.group * s.head_dim;
-    const int max_items = MinAttentionItems(s.sequences, s.max_tokens, s.head_dim, s.group) + 64;
+    const int max_items = MinAttentionItems(s.sequences, s.max_tokens, s.head_dim, s.group, sizeof(T)) + 64;
     const int max_groups = 64, heads = s.kv_heads * s.group;
     Graph& g = rig_.graph();
     const TensorId start =
@@ -243,7 +243,7 @@ class AttentionCase {
         TensorRole::kScratch);
     merge_ = rig_.Add("merge", TensorRole::kState,
                       std::vector<i32>(static_cast<size_t>(max_groups) * s.kv_heads *
-                                       AttentionSplits(s.head_dim, s.group)));
+                                       AttentionSplits(s.head_dim, s.group, static_cast<int>(sizeof(T)))));
     output_ = rig_.template Output<T>("output", CeilDiv(s.max_tokens, 8) * ActivationGroup(k));
     g.Call<Plan>(
          "plan", {start, row, output, token, items, counts},
@@ -255,7 +255,7 @@ class AttentionCase {
          "attention", {items, start, qkv_, cache_, q_norm, k_norm, rope, partials, merge_, output_},
          {s.head_dim, s.kv_heads, s.group, data_.stride, s.block_size, s.window,
           static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim))), 1e-6f, s.qk_norm},
-         {g.Load(counts, {kCountItems}), s.kv_heads, AttentionSplits(s.head_dim, s.group)},
+         {g.Load(counts, {kCountItems}), s.kv_heads, AttentionSplits(s.head_dim, s.group, static_cast<int>(sizeof(T)))},
          Storage<T>::kVariant)
         .Wait(planned, {0});
     rig_.Start(backend);

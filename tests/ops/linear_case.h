@@ -15,7 +15,8 @@ namespace eventide {
 struct LinearShape {
   int tokens, rows, k;
   bool norm = false, bias = false;
-  Linear::Epilogue epilogue = Linear::kStore;
+  LinearParams::Epilogue epilogue = LinearParams::kStore;
+  int tile_rows = 32;
 };
 
 // Stored values of one linear, and its exact results.
@@ -60,10 +61,10 @@ struct LinearData {
     }
   }
   std::vector<T> Packed(const OpBackend& backend) const {
-    std::vector<T> packed(static_cast<size_t>(PackedTile(32, s.k)) * CeilDiv(s.rows, 32), T{});
+    std::vector<T> packed(static_cast<size_t>(PackedTile(s.tile_rows, s.k)) * CeilDiv(s.rows, s.tile_rows), T{});
     for (int r = 0; r < s.rows; ++r) {
       for (int i = 0; i < s.k; ++i) {
-        packed[PackedFragment(32, s.k, r, i) + backend.FragmentOrder(r % 16, i % 16)] =
+        packed[PackedFragment(s.tile_rows, s.k, r, i) + backend.FragmentOrder(r % 16, i % 16)] =
             weight[static_cast<size_t>(r) * s.k + i];
       }
     }
@@ -87,14 +88,14 @@ class LinearCase {
  public:
   LinearCase(const OpBackend& backend, const LinearData<T>& data)
       : data_(data), s_(data.s), rig_("linear") {
-    const int k_out = s_.rows / 2, tiles = CeilDiv(s_.rows, 32);
+    const int k_out = s_.rows / 2, tiles = CeilDiv(s_.rows, s_.tile_rows);
     const Expr tokens = rig_.graph().AddSymbol("tokens", 0, 100);
     const TensorId weight = rig_.Input("weight", data.Packed(backend));
     const TensorId input = rig_.Input("input", data.Activations());
     const TensorId bias = rig_.Input("bias", data.bias);
     const TensorId sums = rig_.Input("sums", data.sums);
     const TensorId count = rig_.Input("count", std::vector<i32>{-1, s_.tokens});
-    const bool silu = s_.epilogue == Linear::kSiluMul;
+    const bool silu = s_.epilogue == LinearParams::kSiluMul;
     const size_t cells = static_cast<size_t>(s_.tokens) * s_.rows;
     if (silu) {
       output_ = rig_.template Output<T>("output", CeilDiv(s_.tokens, 8) * ActivationGroup(k_out));
@@ -106,14 +107,14 @@ class LinearCase {
     next_ = rig_.template Output<T>("next", CeilDiv(s_.tokens, 8) * ActivationGroup(s_.rows));
     next_sums_ = rig_.template Output<float>("next_sums",
                                              static_cast<size_t>(s_.tokens) * CeilDiv(s_.rows, 16));
-    best_ = rig_.template Output<i32>("best", static_cast<size_t>(s_.tokens) * tiles * 2);
+    best_ = rig_.template Output<i32>("best", static_cast<size_t>(s_.tokens) * CeilDiv(s_.rows, kBestIds) * 2);
     static_cast<void>(cells);
     rig_.graph().Call<Linear>(
         "linear",
         {weight, input, bias, sums, count, output_, residual_, gain, next_, next_sums_, best_},
-        {rig_.graph().Dim(tokens), s_.bias ? 1 : -1, s_.rows, s_.k, s_.epilogue,
+        {rig_.graph().Dim(tokens), s_.bias ? 1 : -1, s_.rows, s_.k, s_.tile_rows, s_.epilogue,
          silu ? k_out : Stride(), s_.norm ? s_.k : 0, 1e-5f, s_.bias},
-        {CeilDiv(tokens, 32), tiles}, Storage<T>::kVariant);
+        {CeilDiv(tokens, Linear::TileTokens(sizeof(T))), tiles}, Storage<T>::kVariant);
     rig_.Start(backend);
     StepHeader header = {};
     header.symbols[0] = s_.tokens;
@@ -122,12 +123,12 @@ class LinearCase {
 
   void Check() {
     switch (s_.epilogue) {
-      case Linear::kStore:
-      case Linear::kLogits:
+      case LinearParams::kStore:
+      case LinearParams::kLogits:
         return CheckStore();
-      case Linear::kResidual:
+      case LinearParams::kResidual:
         return CheckResidual();
-      case Linear::kSiluMul:
+      case LinearParams::kSiluMul:
         return CheckSilu();
     }
   }
@@ -153,18 +154,18 @@ class LinearCase {
     CHECK(error.ratio <= 1);
     CHECK(padding);
     const std::vector<i32> best = rig_.template Get<i32>(best_);
-    if (s_.epilogue != Linear::kLogits) {
+    if (s_.epilogue != LinearParams::kLogits) {
       CHECK(std::count(best.begin(), best.end(), -1) == static_cast<i64>(best.size()));
       return;
     }
-    const int tiles = CeilDiv(s_.rows, 32);
+    const int blocks = CeilDiv(s_.rows, kBestIds);
     for (int t = 0; t < s_.tokens; ++t) {
-      for (int tile = 0; tile < tiles; ++tile) {
-        const auto first = out.begin() + t * Stride() + tile * 32;
-        const auto top = std::max_element(first, first + std::min(32, s_.rows - tile * 32));
-        const i32* found = &best[(t * tiles + tile) * 2];
+      for (int block = 0; block < blocks; ++block) {
+        const auto first = out.begin() + t * Stride() + block * kBestIds;
+        const auto top = std::max_element(first, first + std::min(kBestIds, s_.rows - block * kBestIds));
+        const i32* found = &best[(t * blocks + block) * 2];
         REQUIRE(std::bit_cast<float>(found[0]) == *top);
-        REQUIRE(found[1] == tile * 32 + static_cast<int>(top - first));
+        REQUIRE(found[1] == block * kBestIds + static_cast<int>(top - first));
       }
     }
   }

@@ -50,7 +50,7 @@ void CheckEmbedding(const OpBackend& backend, int tokens, int hidden, bool packe
   const TensorId sums_id = rig.Output<float>("next_sums", static_cast<size_t>(tokens) * blocks);
   rig.graph().Call<Embedding>(
       "embedding", {table_id, gain_id, start_id, row_id, x_id, next_id, sums_id},
-      {rig.graph().Dim(symbol), hidden, vocab, packed},
+      {rig.graph().Dim(symbol), hidden, vocab, packed ? 32 : 0},
       {CeilDiv(symbol, 8), CeilDiv(hidden, Embedding::kColumns)}, Storage<T>::kVariant);
   rig.Start(backend);
   step.Upload(rig);

@@ -22,10 +22,10 @@ bool HaveGpu() {
 TEST_CASE("linears on a GPU agree with float64 for every epilogue") {
   if (!HaveGpu()) return;
   for (const int tokens : {0, 1, 9, 33}) {
-    CheckLinear<BF16>({kGpu}, {tokens, 33, 172, true, true, Linear::kStore});
-    CheckLinear<BF16>({kGpu}, {tokens, 172, 96, false, false, Linear::kResidual});
-    CheckLinear<F16>({kGpu}, {tokens, 64, 31, true, false, Linear::kSiluMul});
-    CheckLinear<BF16>({kGpuThree}, {tokens, 257, 400, false, false, Linear::kLogits});
+    CheckLinear<BF16>({kGpu}, {tokens, 33, 172, true, true, LinearParams::kStore});
+    CheckLinear<BF16>({kGpu}, {tokens, 172, 96, false, false, LinearParams::kResidual});
+    CheckLinear<F16>({kGpu}, {tokens, 64, 31, true, false, LinearParams::kSiluMul});
+    CheckLinear<BF16>({kGpuThree}, {tokens, 257, 400, false, false, LinearParams::kLogits});
   }
 }
 

@@ -25,7 +25,7 @@ struct Planned {
 inline Planned RunPlan(const OpBackend& backend, const PlanShape& s, OpStep step) {
   OpRig rig("plan");
   const int max_items =
-      MinAttentionItems(s.max_rows, s.max_tokens, s.head_dim, s.group) + s.spare_items;
+      MinAttentionItems(s.max_rows, s.max_tokens, s.head_dim, s.group, 2) + s.spare_items;
   const TensorId start = rig.Output<i32>("row_start", s.max_rows + 1);
   const TensorId row = rig.Output<i32>("token_row", s.max_tokens);
   const TensorId output = rig.Output<i32>("row_output", s.max_rows);
@@ -81,7 +81,7 @@ inline void CheckItems(const Planned& p, const OpStep& step, const PlanShape& s)
     const i32 context = static_cast<i32>(step.slots[row.slot].context_length);
     REQUIRE(head.part == 0);
     REQUIRE(head.q_count > 0);
-    REQUIRE(head.q_count <= AttentionTile(s.head_dim, s.group));
+    REQUIRE(head.q_count <= AttentionTile(s.head_dim, s.group, 2));
     for (i32 q = 0; q < head.q_count; ++q) ++covered[head.row].at(head.q_first + q);
     const i32 low = s.window ? std::max(0, context + head.q_first - s.window + 1) : 0;
     const i32 last = context + head.q_first + head.q_count - 1;

@@ -28,7 +28,7 @@ class SampleCase {
   SampleCase(const OpBackend& backend, std::vector<SampleRow> rows)
       : rig_("sample"), rows_(std::move(rows)) {
     const int vocab = static_cast<int>(rows_[0].logits.size());
-    const int stride = RoundUp(vocab, 32), tiles = CeilDiv(vocab, 32);
+    const int stride = RoundUp(vocab, 32), tiles = CeilDiv(vocab, kBestIds);
     const int n = static_cast<int>(rows_.size());
     std::vector<float> logits(static_cast<size_t>(n) * stride,
                               NAN);  // beyond the vocabulary: poison
@@ -37,8 +37,8 @@ class SampleCase {
       row_output[r] = rows_[r].sampling & kRowSample ? r : -1;
       std::copy(rows_[r].logits.begin(), rows_[r].logits.end(), logits.begin() + r * stride);
       for (int tile = 0; tile < tiles; ++tile) {
-        int top = tile * 32;
-        for (int id = top; id < std::min(vocab, tile * 32 + 32); ++id) {
+        int top = tile * kBestIds;
+        for (int id = top; id < std::min(vocab, (tile + 1) * kBestIds); ++id) {
           const float a = rows_[r].logits[id], b = rows_[r].logits[top];
           if (a > b || (std::isnan(b) && !std::isnan(a))) top = id;
         }
