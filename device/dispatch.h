@@ -21,27 +21,37 @@ concept OpHasPrepare = requires(W& w, const Task<typename Op::Params>& task) {
   Op::template Prepare<T>(w, task);
 };
 
+template <class Op>
+EVT_FN const typename Op::Params& ParamsOf(const Node& node) {
+  static_assert(sizeof(typename Op::Params) <= kMaxParamBytes, "parameters exceed the node record");
+  return *reinterpret_cast<const typename Op::Params*>(node.params);
+}
+
 template <class Op, class T, class W>
-EVT_FN void CallStream(W& w, const StepView& step, const Node& node, const Coord& at) {
+EVT_FN void CallStream(W& w, const StepView& step, const Node& node, const Coord& at,
+                      const typename Op::Params& params) {
   if constexpr (OpHasStream<Op, T, W>) {
-    Op::template Stream<T>(w, Task<typename Op::Params>{step, node, at});
+    Op::template Stream<T>(w, Task<typename Op::Params>{step, node, at, params});
   }
 }
 template <class Op, class T, class W>
-EVT_FN void CallInput(W& w, const StepView& step, const Node& node, const Coord& at) {
+EVT_FN void CallInput(W& w, const StepView& step, const Node& node, const Coord& at,
+                      const typename Op::Params& params) {
   if constexpr (OpHasInput<Op, T, W>) {
-    Op::template Input<T>(w, Task<typename Op::Params>{step, node, at});
+    Op::template Input<T>(w, Task<typename Op::Params>{step, node, at, params});
   }
 }
 template <class Op, class T, class W>
-EVT_FN void CallPrepare(W& w, const StepView& step, const Node& node, const Coord& at) {
+EVT_FN void CallPrepare(W& w, const StepView& step, const Node& node, const Coord& at,
+                      const typename Op::Params& params) {
   if constexpr (OpHasPrepare<Op, T, W>) {
-    Op::template Prepare<T>(w, Task<typename Op::Params>{step, node, at});
+    Op::template Prepare<T>(w, Task<typename Op::Params>{step, node, at, params});
   }
 }
 template <class Op, class T, class W>
-EVT_FN void CallCompute(W& w, const StepView& step, const Node& node, const Coord& at) {
-  Op::template Compute<T>(w, Task<typename Op::Params>{step, node, at});
+EVT_FN void CallCompute(W& w, const StepView& step, const Node& node, const Coord& at,
+                      const typename Op::Params& params) {
+  Op::template Compute<T>(w, Task<typename Op::Params>{step, node, at, params});
 }
 
 }  // namespace eventide

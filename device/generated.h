@@ -13,6 +13,12 @@ struct AnyLane {};
 template <class Op, class T>
 inline constexpr bool kHasStream = OpHasStream<Op, T, AnyLane>;
 
+// The bytes of an op's parameters.
+template <int kCount>
+struct Words {
+  u32 word[kCount];
+};
+
 struct IndexSpan {
   i32 low, high;
 };

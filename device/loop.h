@@ -4,7 +4,8 @@
 //
 // P, the program:
 //   int Sections(), Layers(section), FirstGrid(section), GridCount(section)
-//   bool IsGate(grid), DeviceExtent(grid); u32 Policy(grid); const Node& NodeOf(grid)
+//   bool IsGate(grid), DeviceExtent(grid), HasStream(grid); u32 Policy(grid); const Node& NodeOf(grid)
+//   bool StepKnown(grid)                extents without layer and Loads (asked by W::TurnOf)
 //   i32 Extent(step, grid, layer, dim)                  dims beyond the grid's rank are 1
 //   i32 Ticket(grid, layer)                             ticket counter's element in the bank
 //   int Publications(grid), ElementBox Publication(step, grid, layer, i), bool StepWide(grid, i)
@@ -18,7 +19,10 @@
 //   bool Await(p, box, task)          waits until every element of the box has fired; false: aborted
 //   void Notify(p, box)               one arrival on every element; after it is called, what the task
 //                                     wrote is visible to whoever sees the arrival
+//   void Done(p, task)                the task has written everything: NotifyTask and Finished, now or
+//                                     soon, and visible to whoever sees an arrival
 //   u32 TakeTicket(element)           the next ticket of a counter, the same for all roles of a worker
+//   GridTurn TurnOf(p, grid)          what is known of a grid before its publications have fired
 //   bool Begin(task), void End(task)  around a task in this role
 //   void Produce(lane)                which lane the next part asks pages of (RunSequential only)
 //   bool aborted()
@@ -49,43 +53,85 @@ template <class P>
 EVT_FN Coord Unflatten(i32 index, i32 extent1, i32 extent2, i32 layer) {
   Coord c;
   c.layer = layer;
-  c.at[2] = index % extent2;
-  c.at[1] = index / extent2 % extent1;
-  c.at[0] = index / extent2 / extent1;
+  c.at[0] = 0;
+  c.at[2] = 0;
+  // Most grids are one wide in one dim and end in a 1: spared two divisions.
+  if (extent2 != 1) {
+    c.at[2] = index % extent2;
+    index /= extent2;
+  }
+  if (index >= extent1) {
+    c.at[0] = index / extent1;
+    index -= c.at[0] * extent1;
+  }
+  c.at[1] = index;
   return c;
+}
+
+// What the walk needs of a grid. Workers that can remember it do, for grids whose extents are the same in all
+// layers and need no other task's word (W::TurnOf).
+struct alignas(16) GridTurn {
+  enum Flag : u32 { kTicket = 1, kGate = 2, kDeviceExtent = 4, kStream = 8 };
+  i32 extent1, extent2, total;  // total < 0: evaluated when its publications have fired
+  i32 advance;                  // total modulo the workers
+  u32 flags;
+  i32 publications, edge_publications, waits;
+};
+
+template <class P>
+EVT_FN GridTurn UnknownTurn(const P& p, i32 grid) {
+  GridTurn turn = {1, 1, -1, 0, 0, p.Publications(grid), p.EdgePublications(grid), p.Waits(grid)};
+  if (p.Policy(grid) == kPolicyTicket) turn.flags |= GridTurn::kTicket;
+  if (p.IsGate(grid)) turn.flags |= GridTurn::kGate;
+  if (p.DeviceExtent(grid)) turn.flags |= GridTurn::kDeviceExtent;
+  if (p.HasStream(grid)) turn.flags |= GridTurn::kStream;
+  return turn;
+}
+template <class P>
+EVT_FN void Evaluate(const P& p, const StepView& step, i32 grid, i32 layer, i32 workers,
+                     GridTurn& turn) {
+  turn.extent1 = p.Extent(step, grid, layer, 1);
+  turn.extent2 = p.Extent(step, grid, layer, 2);
+  turn.total = p.Extent(step, grid, layer, 0) * turn.extent1 * turn.extent2;
+  turn.advance = turn.total % workers;
 }
 
 // What a role waits for before it visits a task: nothing, the publications that the edges' indices depend
 // on, or these and the task's events.
 enum class TaskWaits { kNone, kIndices, kAll };
 
-template <TaskWaits kWaits, class P>
-EVT_FN int WaitCount(const P& p, i32 grid) {
+template <TaskWaits kWaits>
+EVT_FN i32 WaitCount(const GridTurn& turn) {
   if constexpr (kWaits == TaskWaits::kNone) return 0;
-  return p.EdgePublications(grid) + (kWaits == TaskWaits::kAll ? p.Waits(grid) : 0);
+  return turn.edge_publications + (kWaits == TaskWaits::kAll ? turn.waits : 0);
 }
 // Publications first: the boxes of events are made of what they publish.
 template <TaskWaits kWaits, class P>
-EVT_FN ElementBox WaitAt(const P& p, const StepView& step, i32 grid, const Coord& at, int i) {
-  const int indices = p.EdgePublications(grid);
-  if (kWaits == TaskWaits::kIndices || i < indices) return p.EdgePublication(step, grid, at, i);
-  return p.WaitBox(step, grid, at, i - indices);
+EVT_FN ElementBox WaitAt(const P& p, const StepView& step, i32 grid, const GridTurn& turn,
+                         const Coord& at, i32 i) {
+  if (kWaits == TaskWaits::kIndices || i < turn.edge_publications) {
+    return p.EdgePublication(step, grid, at, i);
+  }
+  return p.WaitBox(step, grid, at, i - turn.edge_publications);
 }
 
 template <class P, class W>
 EVT_FN bool AwaitTask(const P& p, W& w, i32 grid, const Coord& at) {
-  for (int i = 0; i < WaitCount<TaskWaits::kAll>(p, grid); ++i) {
-    if (!w.Await(p, WaitAt<TaskWaits::kAll>(p, w.step, grid, at, i), TaskName{grid, at})) return false;
+  const GridTurn turn = UnknownTurn(p, grid);
+  for (i32 i = 0; i < WaitCount<TaskWaits::kAll>(turn); ++i) {
+    const ElementBox box = WaitAt<TaskWaits::kAll>(p, w.step, grid, turn, at, i);
+    if (!w.Await(p, box, TaskName{grid, at})) return false;
   }
   return true;
 }
 
-// Calls enter(grid, coord), unless it says no waits for the task, and calls visit(grid, coord), for every
-// task of this worker, in linear order. Every worker takes tasks in that order under every policy, so the
-// oldest unfinished task can always run (docs/design.md).
+// Calls enter(grid, coord, flags), unless it says no waits for the task, and calls visit(grid, coord, flags),
+// for every task of this worker, in linear order. Every worker takes tasks in that order under every policy,
+// so the oldest unfinished task can always run (docs/design.md).
 //
-// A grid's first turn waits for the publications its extents depend on. It shares the one call of Await
-// with the tasks' turns: all that is inlined there is in the kernel once for each role.
+// A grid's first turn, where its extents are not known yet, waits for the publications they depend on. It
+// shares the one call of Await with the tasks' turns: all that is inlined there is in the kernel once for
+// each role.
 template <TaskWaits kWaits, class P, class W, class Enter, class Visit>
 EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) {
   const i32 workers = static_cast<i32>(w.workers);
@@ -95,24 +141,26 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
     for (i32 layer = 0; layer < p.Layers(section); ++layer) {
       const int end = p.FirstGrid(section) + p.GridCount(section);
       for (int grid = p.FirstGrid(section); grid < end; ++grid) {
-        const i32 policy = static_cast<i32>(p.Policy(grid));
-        i32 extent1 = 1, extent2 = 1, total = 0, index = 0;
-        for (i32 turn = 0;; turn = 1) {
-          const bool first = Opaque(turn) == 0;
+        GridTurn turn = w.TurnOf(p, grid);
+        const bool ticket = turn.flags & GridTurn::kTicket;
+        i32 index = static_cast<i32>(w.worker) - base;
+        if (index < 0) index += workers;
+        for (bool known = turn.total >= 0;; known = true) {
+          const bool first = Opaque(!known);
           Coord at{layer, {0, 0, 0}};
-          int waits = p.Publications(grid);
+          i32 waits = turn.publications;
           if (!first) {
-            if (Opaque(policy) == static_cast<i32>(kPolicyTicket)) {
+            if (Opaque(ticket)) {
               index = static_cast<i32>(w.TakeTicket(p.Ticket(grid, layer)));
               if (w.aborted()) return;
             }
-            if (static_cast<u32>(index) >= static_cast<u32>(total)) break;
-            at = Unflatten<P>(index, extent1, extent2, layer);
+            if (static_cast<u32>(index) >= static_cast<u32>(turn.total)) break;
+            at = Unflatten<P>(index, turn.extent1, turn.extent2, layer);
             index += workers;
-            if (!enter(grid, at)) continue;
-            waits = WaitCount<kWaits>(p, grid);
+            if (!enter(grid, at, turn.flags)) continue;
+            waits = WaitCount<kWaits>(turn);
           }
-          for (int i = 0; i < waits; ++i) {
+          for (i32 i = 0; i < waits; ++i) {
             ElementBox box;
             u64 bit = 0;
             if (first) {
@@ -120,23 +168,21 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
               bit = p.StepWide(grid, i) && box.event < 64 ? u64{1} << box.event : 0;
               if (seen & bit) continue;
             } else {
-              box = WaitAt<kWaits>(p, w.step, grid, at, i);
+              box = WaitAt<kWaits>(p, w.step, grid, turn, at, i);
             }
             if (!w.Await(p, box, TaskName{grid, at})) return;
             seen |= bit;
           }
           if (!first) {
-            if (!visit(grid, at)) return;
+            if (!visit(grid, at, turn.flags)) return;
             continue;
           }
-          extent1 = p.Extent(w.step, grid, layer, 1);
-          extent2 = p.Extent(w.step, grid, layer, 2);
-          total = p.Extent(w.step, grid, layer, 0) * extent1 * extent2;
-          index = static_cast<i32>(w.worker) - base;
-          if (index < 0) index += workers;
+          Evaluate(p, w.step, grid, layer, workers, turn);
         }
-        if (policy == static_cast<i32>(kPolicyTicket)) continue;
-        base = p.DeviceExtent(grid) ? kRestartWorker : (base + total) % workers;
+        if (ticket) continue;
+        base += turn.advance;
+        if (base >= workers) base -= workers;
+        if (turn.flags & GridTurn::kDeviceExtent) base = kRestartWorker;
       }
     }
   }
@@ -185,11 +231,11 @@ EVT_FN bool EnterTask(W& w, const TaskName& name) {
 // The stream role: never waits for activations, only for published extents and indices.
 template <class P, class W>
 EVT_FN void RunStream(const P& p, W& w) {
-  const auto enter = [&](i32 grid, const Coord& at) {
-    if (p.IsGate(grid) || !p.HasStream(grid)) return false;
+  const auto enter = [&](i32 grid, const Coord& at, u32 flags) {
+    if ((flags & GridTurn::kStream) == 0) return false;
     return EnterTask<P>(w, TaskName{grid, at});
   };
-  WalkTasks<TaskWaits::kIndices>(p, w, enter, [&](i32 grid, const Coord& at) {
+  WalkTasks<TaskWaits::kIndices>(p, w, enter, [&](i32 grid, const Coord& at, u32) {
     MarkReady<P>(w);
     p.Stream(w, w.step, grid, at);
     MarkEnd<P>(w);
@@ -201,12 +247,12 @@ EVT_FN void RunStream(const P& p, W& w) {
 // (Ready), then copies the activations. Gates are this role's alone.
 template <class P, class W>
 EVT_FN void RunInput(const P& p, W& w) {
-  const auto enter = [&](i32 grid, const Coord& at) {
+  const auto enter = [&](i32 grid, const Coord& at, u32) {
     return EnterTask<P>(w, TaskName{grid, at});
   };
-  WalkTasks<TaskWaits::kAll>(p, w, enter, [&](i32 grid, const Coord& at) {
+  WalkTasks<TaskWaits::kAll>(p, w, enter, [&](i32 grid, const Coord& at, u32 flags) {
     MarkReady<P>(w);
-    if (p.IsGate(grid)) {
+    if (flags & GridTurn::kGate) {
       PassGate(p, w, grid, at);
       w.Finished();
       MarkEnd<P>(w);
@@ -222,19 +268,17 @@ EVT_FN void RunInput(const P& p, W& w) {
 // The compute role: consumes pages in the order the other two roles asked for them, writes, notifies.
 template <class P, class W>
 EVT_FN void RunCompute(const P& p, W& w) {
-  const auto enter = [&](i32 grid, const Coord& at) {
-    if (p.IsGate(grid)) return false;
+  const auto enter = [&](i32 grid, const Coord& at, u32 flags) {
+    if (flags & GridTurn::kGate) return false;
     return EnterTask<P>(w, TaskName{grid, at});
   };
-  WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at) {
+  WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at, u32) {
     p.Prepare(w, w.step, grid, at);
     if (!w.AwaitReady()) return false;
     MarkReady<P>(w);
     p.Compute(w, w.step, grid, at);
     if (w.aborted()) return false;
-    w.Publish();  // every thread of the role has written; the notifies below release it
-    NotifyTask(p, w, grid, at);
-    w.Finished();
+    w.Done(p, TaskName{grid, at});
     MarkEnd<P>(w);
     return true;
   });
@@ -243,18 +287,18 @@ EVT_FN void RunCompute(const P& p, W& w) {
 // All roles in turn, for a worker that copies nothing: pages are views of the memory itself.
 template <class P, class W>
 EVT_FN void RunSequential(const P& p, W& w) {
-  const auto enter = [&](i32 grid, const Coord& at) {
+  const auto enter = [&](i32 grid, const Coord& at, u32) {
     return EnterTask<P>(w, TaskName{grid, at});
   };
-  WalkTasks<TaskWaits::kAll>(p, w, enter, [&](i32 grid, const Coord& at) {
+  WalkTasks<TaskWaits::kAll>(p, w, enter, [&](i32 grid, const Coord& at, u32 flags) {
     MarkReady<P>(w);
-    if (p.IsGate(grid)) {
+    if (flags & GridTurn::kGate) {
       PassGate(p, w, grid, at);
       w.Finished();
       MarkEnd<P>(w);
       return true;
     }
-    if (p.HasStream(grid)) {
+    if (flags & GridTurn::kStream) {
       w.Produce(kLaneStream);
       p.Stream(w, w.step, grid, at);
     }
@@ -263,9 +307,7 @@ EVT_FN void RunSequential(const P& p, W& w) {
     p.Prepare(w, w.step, grid, at);
     p.Compute(w, w.step, grid, at);
     if (w.aborted()) return false;
-    w.Publish();
-    NotifyTask(p, w, grid, at);
-    w.Finished();
+    w.Done(p, TaskName{grid, at});
     MarkEnd<P>(w);
     return true;
   });

@@ -39,6 +39,9 @@ struct OpInfo {
   // (Verify holds it against the pool, so that page allocation cannot deadlock).
   i32 stream_floor = 0;
   i32 input_floor = 0;
+  // Kernels are compiled for the op's parameters, where all its grids have the same: for ops that get much
+  // shorter by it.
+  bool constant_params = false;
 };
 
 // What one page is filled from: `runs` runs, run_bytes apart in the page, of `pieces` separate blocks that lie
@@ -81,11 +84,9 @@ struct Task {
   const StepView& step;
   const Node& node;
   Coord at;
+  const ParamsType& fixed;  // the node's parameters, or the same as constants
 
-  EVT_FN const ParamsType& params() const {
-    static_assert(sizeof(ParamsType) <= kMaxParamBytes, "parameters exceed the node record");
-    return *reinterpret_cast<const ParamsType*>(node.params);
-  }
+  EVT_FN const ParamsType& params() const { return fixed; }
   template <class T>
   EVT_FN T* Operand(int index) const {
     const TensorRef& ref = node.operands[index];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -170,6 +171,12 @@ class Generator {
     OverGrids("bool DeviceExtent(i32 grid)", [](const ProgramGrid& g, int) {
       return absl::StrCat("return ", g.device_extent ? "true" : "false", ";");
     });
+    OverGrids("bool StepKnown(i32 grid)", [](const ProgramGrid& g, int) {
+      const bool known = std::none_of(g.extents.begin(), g.extents.end(), [](const Expr& e) {
+        return e.HasLayer() || e.HasLoad();
+      });
+      return absl::StrCat("return ", known ? "true" : "false", ";");
+    });
     OverGrids("i32 NodeIndex(i32 grid)", [](const ProgramGrid& g, int index) {
       return g.node == index ? std::string("return grid;") : absl::StrCat("return ", g.node, ";");
     });
@@ -322,6 +329,7 @@ class Generator {
 
   // The op's parts: one call site per kind, whatever the number of grids.
   void Parts() {
+    Constants();
     OverGrids("bool HasStream(i32 grid)", [&](const ProgramGrid& g, int) {
       return g.kind < 0 ? "return false;" : absl::StrCat("return kHasStream<", OpAndType(g), ">;");
     });
@@ -332,8 +340,42 @@ class Generator {
           [&](const ProgramGrid& g, int) {
             if (g.kind < 0) return std::string("return;");
             return absl::StrCat("return Call", part, "<", OpAndType(g),
-                                ">(w, step, NodeOf(grid), at);");
+                                ">(w, step, NodeOf(grid), at, ", Params(g), ");");
           });
+    }
+  }
+
+  // Where the op finds its parameters: in the node's record, or in the constant that Constants() prints.
+  std::string Params(const ProgramGrid& grid) const {
+    if (ConstantParams(grid.kind)) return absl::StrCat("kParams", grid.kind);
+    return absl::StrCat("ParamsOf<", OpStructName(grid.op->name), ">(NodeOf(grid))");
+  }
+  bool ConstantParams(int kind) const {
+    if (!p_.kinds[kind].op->constant_params) return false;
+    const std::vector<unsigned char>* first = nullptr;
+    for (const ProgramGrid& grid : p_.grids) {
+      if (grid.kind != kind) continue;
+      if (first != nullptr && grid.params != *first) return false;
+      first = &grid.params;
+    }
+    return true;
+  }
+  void Constants() {
+    for (size_t kind = 0; kind < p_.kinds.size(); ++kind) {
+      const auto grid = std::find_if(p_.grids.begin(), p_.grids.end(), [&](const ProgramGrid& g) {
+        return g.kind == static_cast<int>(kind);
+      });
+      if (grid == p_.grids.end() || !ConstantParams(static_cast<int>(kind))) continue;
+      std::vector<std::string> words;
+      for (size_t at = 0; at < grid->params.size(); at += sizeof(u32)) {
+        u32 word = 0;
+        std::memcpy(&word, grid->params.data() + at, std::min(sizeof(u32), grid->params.size() - at));
+        words.push_back(absl::StrCat(word, "u"));
+      }
+      const std::string type = absl::StrCat(OpStructName(grid->op->name), "::Params");
+      Line(absl::StrCat("  // The parameters of ", CommentName(grid->name), ", bit by bit."));
+      Line(absl::StrCat("  static constexpr ", type, " kParams", kind, " = __builtin_bit_cast(", type,
+                        ", Words<", words.size(), ">{{", absl::StrJoin(words, ", "), "}});"));
     }
   }
 

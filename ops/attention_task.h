@@ -35,30 +35,36 @@ struct AttentionParams {
   i32 qk_norm;     // 0: q_norm and k_norm are not read
 };
 
+// What of a task follows from the parameters: constants, where those are.
+struct AttentionCut {
+  i32 page_tokens, splits, split_heads;
+  EVT_FN AttentionCut(const AttentionParams& p, i32 element_bytes)
+      : page_tokens(KvPageTokens(p.head_dim, element_bytes)),
+        splits(AttentionSplits(p.head_dim, p.group, element_bytes)),
+        split_heads(AttentionHeads(p.head_dim, p.group, element_bytes)) {}
+  // Of the KV head's query heads, how many a split has.
+  EVT_FN i32 Heads(const AttentionParams& p, i32 split) const {
+    return splits == 1 ? p.group : Min(split_heads, p.group - split * split_heads);
+  }
+};
+
 struct AttentionTask {
   AttentionItem item;
   u32 slot;
   i32 row_start;  // first token of the row
   i32 context;    // positions below it are in the cache, the others are this step's
-  i32 page_tokens;
-  i32 head_dim;
-  i32 head_first, heads;  // of the KV head's query heads
-  i32 rows;               // q_count * heads: row = token * heads + head
-  i32 low, high;          // positions this item covers; low at the start of a page
+  i32 rows;       // q_count * heads: row = token * heads + head
+  i32 low, high;  // positions this item covers; low at the start of a page
 
   EVT_FN AttentionTask(const Task<AttentionParams>& t, i32 element_bytes) {
     const AttentionParams& p = t.params();
+    const AttentionCut cut(p, element_bytes);
     item = t.Operand<const AttentionItem>(AttentionOperand::kItems)[t.at.at[0]];
     slot = t.step.Rows()[item.row].slot;
     row_start = t.Operand<const i32>(AttentionOperand::kRowStart)[item.row];
     context = static_cast<i32>(t.step.Slots()[slot].context_length);
-    head_dim = p.head_dim;
-    page_tokens = KvPageTokens(p.head_dim, element_bytes);
-    const i32 per_split = AttentionHeads(p.head_dim, p.group, element_bytes);
-    head_first = t.at.at[2] * per_split;
-    heads = Min(per_split, p.group - head_first);
-    rows = item.q_count * heads;
-    low = Max(Seen(p) / page_tokens * page_tokens, ChunkStart(item.chunk_first));
+    rows = item.q_count * cut.Heads(p, t.at.at[2]);
+    low = Max(Seen(p) / cut.page_tokens * cut.page_tokens, ChunkStart(item.chunk_first));
     high = Min(context + item.q_first + item.q_count, ChunkStart(item.chunk_end));
     if (item.chunk_first >= item.chunk_end) high = low;
   }
@@ -66,7 +72,7 @@ struct AttentionTask {
   // Calls visit(slot, first position) for the KV pages of `chunks` chunks from `first` on that groups of
   // threads work on at the same time: the first page of each, then the second of each, and so on.
   template <class Visit>
-  EVT_FN void ForEachPage(i32 first, i32 chunks, const Visit& visit) const {
+  EVT_FN void ForEachPage(i32 page_tokens, i32 first, i32 chunks, const Visit& visit) const {
     bool more = true;
     EVT_ROLLED
     for (i32 ahead = 0; more; ahead += page_tokens) {
@@ -82,15 +88,16 @@ struct AttentionTask {
   }
   // Chunks worked on at a time, where `groups` groups of threads take `units` each: as many as there are
   // groups for, and memory for results.
-  EVT_FN i32 Wave(i32 groups, i32 units, i32 element_bytes) const {
-    return Max(1, Min(groups / units, AttentionElements(element_bytes) / Max(1, rows * head_dim)));
+  EVT_FN i32 Wave(const AttentionParams& p, i32 groups, i32 units, i32 element_bytes) const {
+    return Max(1, Min(groups / units, AttentionElements(element_bytes) / Max(1, rows * p.head_dim)));
   }
 
   // How a KV page is filled: a run of keys and a run of values, each of whole blocks of the cache, or of
   // parts where blocks are larger. No pieces: all of the page's tokens are this step's.
-  EVT_FN CopyShape Shape(const AttentionParams& p, i32 page, u32 element_bytes) const {
+  EVT_FN CopyShape Shape(const AttentionParams& p, i32 page_tokens, i32 page,
+                         u32 element_bytes) const {
     const i32 cached = Max(0, Min(context - page, page_tokens));
-    const i32 piece = PieceTokens(p);
+    const i32 piece = Min(p.block_size, page_tokens);
     const u32 token_bytes = static_cast<u32>(p.head_dim) * element_bytes;
     CopyShape shape;
     shape.pieces = CeilDiv(cached, piece);
@@ -100,7 +107,6 @@ struct AttentionTask {
     shape.run_bytes = static_cast<u32>(page_tokens) * token_bytes;
     return shape;
   }
-  EVT_FN i32 PieceTokens(const AttentionParams& p) const { return Min(p.block_size, page_tokens); }
 
   // The raw projections of the row's query token `at`, of the task's KV head.
   EVT_FN const float* Raw(const Task<AttentionParams>& t, i32 at) const {
@@ -108,11 +114,6 @@ struct AttentionTask {
     return t.Operand<const float>(AttentionOperand::kQkv) +
            (static_cast<i64>(row_start + at) * p.kv_heads + t.at.at[1]) * p.qkv_stride;
   }
-  // Query head of a row, among all.
-  EVT_FN i32 Head(const Task<AttentionParams>& t, i32 row) const {
-    return t.at.at[1] * t.params().group + head_first + row % heads;
-  }
-
   // Partials of the whole tile: one of its first part, one of each chunk behind that. The parts of
   // a tile are neighbours in the table.
   EVT_FN i32 Orders(const Task<AttentionParams>& t) const {

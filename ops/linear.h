@@ -80,16 +80,16 @@ struct Linear {
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
-    const Params& p = t.params();
+    const Params p = t.params();
     const i32 tokens = Tokens(t, TileTokens(kElements));
     LinearMemo& memo = *reinterpret_cast<LinearMemo*>(w.Memo());
     if (p.norm_size > 0) NormScales(w, t, tokens, TileTokens(kElements), memo);
-    const LinearEpilogue<T> epilogue{t, memo.scale, tokens, TileTokens(kElements)};
+    const LinearEpilogue<T> epilogue(t, memo.scale, tokens, TileTokens(kElements));
     typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, tokens);
-    const auto loaded = tile.Prefetch(epilogue);
+    const auto first = tile.First(epilogue);
     tile.Products(w, SegmentSteps(p.k), StepsPerPage(p.tile_rows, kElements),
                   InputSteps(CeilDiv(tokens, 8), kElements));
-    tile.Finish(w, epilogue, loaded);
+    tile.Finish(w, epilogue, first);
   }
 
  private:

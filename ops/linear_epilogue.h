@@ -39,102 +39,126 @@ struct BestLogit {
 };
 inline constexpr i32 kBestIds = 16;
 
+// One task's ending. What it needs of the task's record is read once, before the products: stores between
+// would make the compiler read it again and again.
 template <class T>
 struct LinearEpilogue {
-  const Task<LinearParams>& t;
-  const float* scale;  // of each token, if there is a norm
-  i32 tokens, tile_tokens;
-
-  // What an output needs from memory, so that it can be asked for long before.
-  struct Loaded {
-    float residual, gain, bias;
-  };
   // What 16 neighbouring rows leave together: a sum of squares, or the best logit.
   using Carry = BestLogit;
 
-  // Row of the tile, token of the tile.
-  EVT_FN Loaded Load(i32 row, i32 token) const {
+  // What one row of the tile has for all tokens.
+  struct Row {
+    i32 r;       // among all outputs
+    i32 column;  // where its value goes in a group of activations; < 0: nowhere
+    float bias, gain;
+  };
+
+  i32 epilogue, rows, stride, tokens;
+  i32 first_row, group;  // group: elements of 8 tokens of activations
+  const float* scale;    // of each token; null: no norm
+  const T* bias;         // null: none
+  const T* gain;
+  float* floats;  // residual, or output
+  T* activations;  // next, or output
+  void* reduced;   // sums of squares, or best logits
+
+  EVT_FN LinearEpilogue(const Task<LinearParams>& t, const float* scales, i32 token_count,
+                        i32 tile_tokens) {
     const LinearParams& p = t.params();
-    const i32 r = Row(row);
-    Loaded loaded{0.0f, 0.0f, 0.0f};
-    if (token >= tokens) return loaded;
-    // Padded to whole tiles.
-    if (p.has_bias) loaded.bias = ToFloat(t.Operand<const T>(LinearOperand::kBias)[r]);
-    if (p.epilogue == LinearParams::kResidual && r < p.rows) {
-      loaded.residual = *Residual(r, token);
-      loaded.gain = ToFloat(t.Operand<const T>(LinearOperand::kGain)[r]);
-    }
-    return loaded;
+    epilogue = p.epilogue;
+    rows = p.rows;
+    tokens = token_count;
+    first_row = t.at.at[1] * p.tile_rows;
+    scale = p.norm_size > 0 ? scales : nullptr;
+    bias = p.has_bias ? t.Operand<const T>(LinearOperand::kBias) : nullptr;
+    const bool residual = epilogue == LinearParams::kResidual;
+    stride = residual ? rows : p.output_stride;
+    group = static_cast<i32>(ActivationGroup(stride));
+    const i64 token = static_cast<i64>(t.at.at[0]) * tile_tokens;
+    gain = t.Operand<const T>(LinearOperand::kGain);
+    const int output = residual ? LinearOperand::kResidual : LinearOperand::kOutput;
+    floats = t.Operand<float>(output) + token * stride;
+    activations = t.Operand<T>(residual ? LinearOperand::kNext : LinearOperand::kOutput) +
+                  token / 8 * group;
+    const u64 pair = residual ? sizeof(float) : sizeof(BestLogit);
+    reduced = t.Operand<u8>(residual ? LinearOperand::kNextSums : LinearOperand::kBest) +
+              static_cast<u64>(token * CeilDiv(rows, 16)) * pair;
   }
 
-  EVT_FN float Value(i32 token, float product, const Loaded& loaded) const {
-    const LinearParams& p = t.params();
-    const float y = p.norm_size > 0 ? Multiply(product, scale[token]) : product;
-    return p.has_bias ? Add(y, loaded.bias) : y;
+  // Row of the tile.
+  EVT_FN Row At(i32 row) const {
+    Row at{first_row + row, -1, 0.0f, 1.0f};
+    // Padded to whole tiles.
+    if (bias != nullptr) at.bias = ToFloat(bias[at.r]);
+    if (epilogue == LinearParams::kResidual && at.r < rows) {
+      at.column = ActivationColumn(SegmentSteps(stride), at.r);
+      at.gain = ToFloat(gain[at.r]);
+    }
+    if (epilogue == LinearParams::kSiluMul && at.r % 16 < 8) {
+      const i32 column = at.r / 16 * 8 + at.r % 16;
+      if (column < stride) at.column = ActivationColumn(SegmentSteps(stride), column);
+    }
+    return at;
+  }
+
+  // What an output needs from memory, so that it can be asked for long before.
+  EVT_FN float Load(const Row& row, i32 token) const {
+    const bool has = epilogue == LinearParams::kResidual && row.r < rows && token < tokens;
+    return has ? floats[static_cast<i64>(token) * stride + row.r] : 0.0f;
+  }
+
+  EVT_FN float Value(const Row& row, i32 token, float product) const {
+    const float y = scale != nullptr ? Multiply(product, scale[token]) : product;
+    return bias != nullptr ? Add(y, row.bias) : y;
   }
 
   // y: Value of (row, token); partner: of row ^ 8 of the same block.
-  EVT_FN Carry Emit(i32 row, i32 token, float y, float partner, const Loaded& loaded) const {
-    const LinearParams& p = t.params();
-    const i32 r = Row(row);
-    const i64 at = Token(token);
-    if (p.epilogue == LinearParams::kSiluMul) {
-      const i32 column = r / 16 * 8 + r % 16;
-      if (row % 16 >= 8 || column >= p.output_stride) return None();
-      T* out = t.Operand<T>(LinearOperand::kOutput);
-      out[ActivationIndex(p.output_stride, static_cast<i32>(at), column)] =
-          Storage<T>::From(Multiply(Silu(y), partner));
+  EVT_FN Carry Emit(const Row& row, i32 token, float y, float partner, float loaded) const {
+    if (epilogue == LinearParams::kSiluMul) {
+      if (row.column >= 0) Activation(row, token, Multiply(Silu(y), partner));
       return None();
     }
-    if (r >= p.rows) return None();
-    if (p.epilogue == LinearParams::kResidual) {
-      const float sum = Add(loaded.residual, y);
-      *Residual(r, token) = sum;
-      T* next = t.Operand<T>(LinearOperand::kNext);
-      next[ActivationIndex(p.rows, static_cast<i32>(at), r)] =
-          Storage<T>::From(Multiply(sum, loaded.gain));
-      return {Multiply(sum, sum), r};
-    }
-    t.Operand<float>(LinearOperand::kOutput)[at * p.output_stride + r] = y;
-    return {y, r};
+    if (row.r >= rows) return None();
+    const bool residual = epilogue == LinearParams::kResidual;
+    const float value = residual ? Add(loaded, y) : y;
+    floats[static_cast<i64>(token) * stride + row.r] = value;
+    if (residual) Activation(row, token, Multiply(value, row.gain));
+    return {residual ? Multiply(value, value) : value, row.r};
   }
 
   // Rows that carry nothing lose to any others.
   EVT_FN Carry None() const {
-    const bool sums = t.params().epilogue == LinearParams::kResidual;
+    const bool sums = epilogue == LinearParams::kResidual;
     return {sums ? 0.0f : BitsFloat(0x7fc00000u), 0x7fffffff};
   }
   EVT_FN bool Carries() const {
-    const i32 epilogue = t.params().epilogue;
     return epilogue == LinearParams::kResidual || epilogue == LinearParams::kLogits;
   }
   EVT_FN Carry Combine(const Carry& a, const Carry& b) const {
-    if (t.params().epilogue == LinearParams::kResidual) return {Add(a.value, b.value), a.id};
+    if (epilogue == LinearParams::kResidual) return {Add(a.value, b.value), a.id};
     // NaN loses to any number.
     const bool a_number = a.value == a.value, b_number = b.value == b.value;
-    if (a_number != b_number) return a_number ? a : b;
-    if (a.value > b.value) return a;
-    if (b.value > a.value) return b;
-    return a.id < b.id ? a : b;
+    const bool better = a_number != b_number ? a_number
+                        : a.value == b.value || !a_number ? a.id < b.id
+                                                          : a.value > b.value;
+    return better ? a : b;
   }
-  // Of the tile's block of 16 rows.
-  EVT_FN void Reduced(i32 block, i32 token, const Carry& carry) const {
-    const LinearParams& p = t.params();
-    const i32 blocks = CeilDiv(p.rows, 16), at = Row(block * 16) / 16;
-    if (at >= blocks) return;
-    const i64 index = Token(token) * blocks + at;
-    if (p.epilogue == LinearParams::kResidual) {
-      t.Operand<float>(LinearOperand::kNextSums)[index] = carry.value;
+  // Of the block of 16 rows that `row` is in.
+  EVT_FN void Reduced(const Row& row, i32 token, const Carry& carry) const {
+    const i32 blocks = CeilDiv(rows, 16), block = row.r / 16;
+    if (block >= blocks) return;
+    const i64 index = static_cast<i64>(token) * blocks + block;
+    if (epilogue == LinearParams::kResidual) {
+      static_cast<float*>(reduced)[index] = carry.value;
     } else {
-      t.Operand<BestLogit>(LinearOperand::kBest)[index] = carry;
+      static_cast<BestLogit*>(reduced)[index] = carry;
     }
   }
 
  private:
-  EVT_FN i32 Row(i32 row) const { return t.at.at[1] * t.params().tile_rows + row; }
-  EVT_FN i64 Token(i32 token) const { return static_cast<i64>(t.at.at[0]) * tile_tokens + token; }
-  EVT_FN float* Residual(i32 r, i32 token) const {
-    return t.Operand<float>(LinearOperand::kResidual) + Token(token) * t.params().rows + r;
+  EVT_FN void Activation(const Row& row, i32 token, float value) const {
+    activations[static_cast<i64>(token / 8) * group + row.column + token % 8 * 8] =
+        Storage<T>::From(value);
   }
   static EVT_FN float Silu(float v) {
     constexpr float kLog2E = 1.4426950408889634f;

@@ -31,7 +31,8 @@ struct PagedAttention {
       {In("items"), In("row_start"), In("qkv"), InOut("cache"), In("q_norm"), In("k_norm"),
        In("rope"), InOut("partials"), InOut("merge"), Out("output")},
       /*stream_floor=*/1,
-      /*input_floor=*/0};
+      /*input_floor=*/0,
+      /*constant_params=*/true};
   using Params = AttentionParams;
 
   // Each KV page, as far as it is cached; pages of this step's tokens alone come without data.
@@ -39,18 +40,20 @@ struct PagedAttention {
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
     constexpr i32 kBytes = static_cast<i32>(sizeof(T));
     const Params& p = t.params();
+    const AttentionCut cut(p, kBytes);
     const AttentionTask task(t, kBytes);
     const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
     const T* cache = t.Operand<const T>(AttentionOperand::kCache);
     const u32* table = t.step.BlockTable(task.slot);
     using Tile = typename L::template AttentionTile<T>;
-    const i32 wave = task.Wave(L::kGroups, Tile::Units(task.rows, task.head_dim), kBytes);
+    const i32 wave = task.Wave(p, L::kGroups, Tile::Units(task.rows, p.head_dim), kBytes);
     const i32 shift = LowestBit(static_cast<u32>(p.block_size));
-    const i32 piece_shift = LowestBit(static_cast<u32>(task.PieceTokens(p)));
+    const i32 piece_shift = LowestBit(static_cast<u32>(Min(p.block_size, cut.page_tokens)));
     EVT_ROLLED
     for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
-      task.ForEachPage(first, Min(wave, task.item.chunk_end - first), [&](i32, i32 page) {
-        const CopyShape shape = task.Shape(p, page, sizeof(T));
+      const i32 chunks = Min(wave, task.item.chunk_end - first);
+      task.ForEachPage(cut.page_tokens, first, chunks, [&](i32, i32 page) {
+        const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
         if (shape.pieces == 0) {
           lane.Blank();
           return;
@@ -67,25 +70,28 @@ struct PagedAttention {
   // What only the step's plan is needed for, before this layer's projections are there.
   template <class T, class W>
   static EVT_FN void Prepare(W& w, const Task<Params>& t) {
+    w.Sync();  // the task before may still be reading Scratch
     if (w.Leader()) AttentionRoom<T>::Of(w).task = AttentionTask(t, static_cast<i32>(sizeof(T)));
   }
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     // The task and its memory are described in Scratch: registers are for sums.
+    const Params& p = t.params();
+    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     AttentionRoom<T>& room = AttentionRoom<T>::Of(w);
     const AttentionTask& task = room.task;
     LoadQueries<T>(w, t, room);
     typename W::template AttentionTile<T> tile(w);
-    const i32 units = tile.Units(task.rows, task.head_dim);
-    const i32 wave = task.Wave(W::kGroups, units, static_cast<i32>(sizeof(T)));
+    const i32 units = tile.Units(task.rows, p.head_dim);
+    const i32 wave = task.Wave(p, W::kGroups, units, static_cast<i32>(sizeof(T)));
     i32 turn = 0;  // of the wave; the running state's two places take turns
     EVT_ROLLED
     for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
       const i32 chunks = Min(wave, task.item.chunk_end - first);
-      const i32 slot = tile.Start(task.rows, task.head_dim);
+      const i32 slot = tile.Start(task.rows, p.head_dim);
       i32 ahead = 0;
-      task.ForEachPage(first, chunks, [&](i32 of, i32 page) {
+      task.ForEachPage(cut.page_tokens, first, chunks, [&](i32 of, i32 page) {
         if (of == slot) {
           Page<T>(w, t, room, tile, page, ahead);
           w.Release(kLaneStream, ahead, units, tile.First());
@@ -94,17 +100,17 @@ struct PagedAttention {
       });
       w.Advance(kLaneStream, ahead);
       if (Opaque(slot) < chunks) {
-        tile.Store(room.results + slot * task.rows * task.head_dim,
-                   room.state + slot * task.rows, task.rows, task.head_dim);
+        tile.Store(room.results + slot * task.rows * p.head_dim,
+                   room.state + slot * task.rows, task.rows, p.head_dim);
       }
       w.Sync();
       if (Opaque(task.item.part) == 0) {
-        MergeWave(w, room, chunks, turn++);
+        MergeWave(w, p, room, chunks, turn++);
       } else {
         EVT_ROLLED
         for (i32 s = 0; s < chunks; ++s) {
-          StorePartial(w, t, task, task.item.first_order + first + s - task.item.chunk_first,
-                       room.results + s * task.rows * task.head_dim, room.state + s * task.rows);
+          StorePartial<T>(w, t, task, task.item.first_order + first + s - task.item.chunk_first,
+                       room.results + s * task.rows * p.head_dim, room.state + s * task.rows);
         }
       }
       w.Sync();
@@ -112,7 +118,7 @@ struct PagedAttention {
     bool complete = true;
     if (task.item.parts > 1) {
       if (task.item.part == 0) {
-        StorePartial(w, t, task, 0, room.running, room.running_state[turn % 2]);
+        StorePartial<T>(w, t, task, 0, room.running, room.running_state[turn % 2]);
       }
       complete = MergeParts<T>(w, t, room, &turn);
     }
@@ -133,9 +139,11 @@ struct PagedAttention {
     const i32 half = p.head_dim / 2;
     const T* gain = t.Operand<const T>(AttentionOperand::kQueryNorm);
     const float* rope = t.Operand<const float>(AttentionOperand::kRope);
+    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
+    const i32 heads = cut.Heads(p, t.at.at[2]);
     const auto raw = [&](i32 row) {
-      return task.Raw(t, task.item.q_first + row / task.heads) +
-             (task.head_first + row % task.heads) * p.head_dim;
+      return task.Raw(t, task.item.q_first + row / heads) +
+             (t.at.at[2] * cut.split_heads + row % heads) * p.head_dim;
     };
     if (p.qk_norm) {
       w.RowSums(
@@ -151,7 +159,7 @@ struct PagedAttention {
     const i32 swizzle = Swizzle<W>(p);
     w.Parallel(task.rows * half, [&](i32 i) {
       const i32 row = i / half, d = i % half;
-      const i32 position = task.context + task.item.q_first + row / task.heads;
+      const i32 position = task.context + task.item.q_first + row / heads;
       const float* x = raw(row);
       RopePair pair{x[d], x[d + half]};
       if (p.qk_norm) pair = Gain(pair, room.inverse_rms[row], gain, d, half);
@@ -175,24 +183,26 @@ struct PagedAttention {
                           i32 ahead) {
     const Params& p = t.params();
     const AttentionTask& task = room.task;
-    const CopyShape shape = task.Shape(p, page, sizeof(T));
+    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
+    const i32 heads = cut.Heads(p, t.at.at[2]);
+    const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
     auto memory = w.Peek(kLaneStream, ahead);
-    const i32 end = Min(page + task.page_tokens, task.high);
+    const i32 end = Min(page + cut.page_tokens, task.high);
     bool one_piece = W::kPagesAreCopies;
     if (end > Max(page, task.context)) {
       T* keys = reinterpret_cast<T*>(w.Own(memory, shape));
       FreshTokens<T, W>(tile, t, task, page, end, keys, keys + shape.run_bytes / sizeof(T));
       one_piece = true;
     }
-    const i32 shift = one_piece ? kOnePiece : LowestBit(static_cast<u32>(task.PieceTokens(p)));
+    const i32 shift = one_piece ? kOnePiece : LowestBit(static_cast<u32>(Min(p.block_size, cut.page_tokens)));
     using View = KvView<T, decltype(memory)>;
     const i32 first = task.context + task.item.q_first - page;
     tile.Page(
-        room.queries, View{memory, 0, shift, task.head_dim, 0},
-        View{memory, one_piece ? 0 : shape.pieces, shift, task.head_dim, shape.run_bytes},
-        end - page, task.rows, task.head_dim,
-        [&](i32 row) { return p.window > 0 ? Max(0, first + row / task.heads - p.window + 1) : 0; },
-        [&](i32 row) { return Min(end - page, first + row / task.heads + 1); });
+        room.queries, View{memory, 0, shift, p.head_dim, 0},
+        View{memory, one_piece ? 0 : shape.pieces, shift, p.head_dim, shape.run_bytes},
+        end - page, task.rows, p.head_dim,
+        [&](i32 row) { return p.window > 0 ? Max(0, first + row / heads - p.window + 1) : 0; },
+        [&](i32 row) { return Min(end - page, first + row / heads + 1); });
   }
 
   // This step's keys and values among positions [page, end): into the page, and into the cache if they
@@ -246,7 +256,7 @@ struct PagedAttention {
         cached_value[c1] = v1;
       });
     });
-    tile.ForEachRow(page + task.page_tokens - end, [&](i32 i) {
+    tile.ForEachRow(page + static_cast<i32>(values - keys) / p.head_dim - end, [&](i32 i) {
       T* row = values + (end - page + i) * p.head_dim;
       tile.ForEachColumn(p.head_dim, [&](i32 d) { row[d] = Storage<T>::From(0.0f); });
     });
@@ -255,13 +265,14 @@ struct PagedAttention {
 
   // The wave's results join the running sums, in order. Every thread goes through a row's states itself.
   template <class T, class W>
-  static EVT_FN void MergeWave(W& w, AttentionRoom<T>& room, i32 chunks, i32 turn) {
+  static EVT_FN void MergeWave(W& w, const Params& p, AttentionRoom<T>& room, i32 chunks,
+                               i32 turn) {
     const AttentionTask& task = room.task;
-    const i32 elements = task.rows * task.head_dim;
+    const i32 elements = task.rows * p.head_dim;
     const SoftmaxState* before = room.running_state[turn % 2];
     SoftmaxState* after = room.running_state[(turn + 1) % 2];
     w.Parallel(elements, [&](i32 i) {
-      const i32 row = i / task.head_dim;
+      const i32 row = i / p.head_dim;
       SoftmaxState state{MinusInfinity(), 0.0f};
       float sum = 0.0f;
       if (turn > 0) {
@@ -275,30 +286,38 @@ struct PagedAttention {
         state = merge.state;
       }
       room.running[i] = sum;
-      if (i == row * task.head_dim) after[row] = state;
+      if (i == row * p.head_dim) after[row] = state;
     });
   }
 
   // Partials: [slot][head][head_dim sums, maximum, sum of weights].
+  template <class T>
   static EVT_FN float* Partial(const Task<Params>& t, const AttentionTask& task, i32 order,
                                i32 row) {
     const Params& p = t.params();
+    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
+    const i32 heads = cut.Heads(p, t.at.at[2]);
     const i64 slot =
-        task.item.partial_base + static_cast<i64>(order) * task.item.q_count + row / task.heads;
+        task.item.partial_base + static_cast<i64>(order) * task.item.q_count + row / heads;
     return t.Operand<float>(AttentionOperand::kPartials) +
-           (slot * p.kv_heads * p.group + task.Head(t, row)) * (p.head_dim + 2);
+           (slot * p.kv_heads * p.group + Head(p, cut, t.at, row % heads)) * (p.head_dim + 2);
+  }
+  // A query head among all: `head` counts those of the task.
+  static EVT_FN i32 Head(const Params& p, const AttentionCut& cut, const Coord& at, i32 head) {
+    return at.at[1] * p.group + at.at[2] * cut.split_heads + head;
   }
 
-  template <class W>
+  template <class T, class W>
   static EVT_FN void StorePartial(W& w, const Task<Params>& t, const AttentionTask& task, i32 order,
                                   const float* sums, const SoftmaxState* state) {
-    w.Parallel(task.rows * task.head_dim, [&](i32 i) {
-      const i32 row = i / task.head_dim, d = i % task.head_dim;
-      float* partial = Partial(t, task, order, row);
+    const Params& p = t.params();
+    w.Parallel(task.rows * p.head_dim, [&](i32 i) {
+      const i32 row = i / p.head_dim, d = i % p.head_dim;
+      float* partial = Partial<T>(t, task, order, row);
       partial[d] = sums[i];
       if (d > 0) return;
-      partial[task.head_dim] = state[row].max;
-      partial[task.head_dim + 1] = state[row].sum;
+      partial[p.head_dim] = state[row].max;
+      partial[p.head_dim + 1] = state[row].sum;
     });
   }
 
@@ -312,22 +331,22 @@ struct PagedAttention {
                    (task.item.group * p.kv_heads + t.at.at[1]) * splits + t.at.at[2];
     if (w.Arrive(counter) + 1 < static_cast<u32>(task.item.parts)) return false;
     if (w.Leader()) *counter = 0;  // for the next layer, which waits for this one's notify
-    const i32 orders = task.Orders(t), elements = task.rows * task.head_dim;
-    const i32 wave = task.Wave(kMaxAttentionElements, 1, static_cast<i32>(sizeof(T)));
+    const i32 orders = task.Orders(t), elements = task.rows * p.head_dim;
+    const i32 wave = task.Wave(p, kMaxAttentionElements, 1, static_cast<i32>(sizeof(T)));
     *turn = 0;
     EVT_ROLLED
     for (i32 first = 0; first < orders; first += wave) {
       const i32 count = Min(wave, orders - first);
       w.Parallel(count * elements, [&](i32 i) {
-        const i32 at = i % elements, row = at / task.head_dim, d = at % task.head_dim;
-        const float* stored = Partial(t, task, first + i / elements, row);
+        const i32 at = i % elements, row = at / p.head_dim, d = at % p.head_dim;
+        const float* stored = Partial<T>(t, task, first + i / elements, row);
         room.results[i] = stored[d];
         if (d > 0) return;
-        room.state[i / elements * task.rows + row] = {stored[task.head_dim],
-                                                      stored[task.head_dim + 1]};
+        room.state[i / elements * task.rows + row] = {stored[p.head_dim],
+                                                      stored[p.head_dim + 1]};
       });
       w.Sync();
-      MergeWave(w, room, count, (*turn)++);
+      MergeWave(w, p, room, count, (*turn)++);
       w.Sync();
     }
     return true;
@@ -339,11 +358,14 @@ struct PagedAttention {
     const Params& p = t.params();
     const i32 k = p.kv_heads * p.group * p.head_dim;
     const i32 token = task.row_start + task.item.q_first;
+    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
+    const i32 heads = cut.Heads(p, t.at.at[2]);
     T* output = t.Operand<T>(AttentionOperand::kOutput);
     w.Parallel(task.rows * p.head_dim, [&](i32 i) {
       const i32 row = i / p.head_dim, d = i % p.head_dim;
       const float inverse = state[row].sum > 0.0f ? Divide(1.0f, state[row].sum) : 0.0f;
-      output[ActivationIndex(k, token + row / task.heads, task.Head(t, row) * p.head_dim + d)] =
+      output[ActivationIndex(k, token + row / heads,
+                             Head(p, cut, t.at, row % heads) * p.head_dim + d)] =
           Storage<T>::From(Multiply(sums[i], inverse));
     });
   }

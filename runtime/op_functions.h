@@ -22,16 +22,16 @@ struct OpFunctions {
 template <class Op, class T, class Worker, class W>
 struct OpParts {
   static void Stream(W& w, const StepView& step, const Node& node, const Coord& at) {
-    CallStream<Op, T>(static_cast<Worker&>(w), step, node, at);
+    CallStream<Op, T>(static_cast<Worker&>(w), step, node, at, ParamsOf<Op>(node));
   }
   static void Input(W& w, const StepView& step, const Node& node, const Coord& at) {
-    CallInput<Op, T>(static_cast<Worker&>(w), step, node, at);
+    CallInput<Op, T>(static_cast<Worker&>(w), step, node, at, ParamsOf<Op>(node));
   }
   static void Prepare(W& w, const StepView& step, const Node& node, const Coord& at) {
-    CallPrepare<Op, T>(static_cast<Worker&>(w), step, node, at);
+    CallPrepare<Op, T>(static_cast<Worker&>(w), step, node, at, ParamsOf<Op>(node));
   }
   static void Compute(W& w, const StepView& step, const Node& node, const Coord& at) {
-    CallCompute<Op, T>(static_cast<Worker&>(w), step, node, at);
+    CallCompute<Op, T>(static_cast<Worker&>(w), step, node, at, ParamsOf<Op>(node));
   }
   static constexpr OpFunctions<W> Functions() {
     OpFunctions<W> functions;

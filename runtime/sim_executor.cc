@@ -19,8 +19,8 @@ using SimProgram = RunnableProgram<SimWorker>;
 // Negative control: what RunInput would be if it took pages before it waited. Copies are held back
 // until the events have fired, so that only the order of taking differs.
 void RunInputReserving(const SimProgram& p, SimWorker& w) {
-  const auto enter = [](i32, const Coord&) { return true; };
-  WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at) {
+  const auto enter = [](i32, const Coord&, u32) { return true; };
+  WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at, u32) {
     w.Begin(TaskName{grid, at});
     if (p.IsGate(grid)) {
       AwaitTask(p, w, grid, at);

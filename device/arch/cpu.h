@@ -109,7 +109,15 @@ struct CpuWorkerBase {
   EVT_FN void Produce(u32 lane) { producing_ = lane; }
   EVT_FN void Ready() {}
   EVT_FN bool AwaitReady() { return !aborted_; }
-  EVT_FN void Publish() {}
+  template <class P>
+  EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
+    return UnknownTurn(p, grid);
+  }
+  template <class P>
+  EVT_FN void Done(const P& p, const TaskName& done) {
+    NotifyTask(p, *this, done.grid, done.at);
+    Finished();
+  }
   EVT_FN void Finished() { DirectSync::StoreRelaxed(ProgressWord(), ++finished_); }
   EVT_FN u32 TakeTicket(i32 element) {
     return DirectSync::FetchAddRelaxed(CounterAt(*program, step.header->bank, element), 1);

@@ -14,8 +14,9 @@ class CpuLinearTile {
   template <class W>
   EVT_FN CpuLinearTile(W&, i32 blocks, i32 tokens) : blocks_(blocks), tokens_(tokens) {}
 
+  struct Nothing {};
   template <class E>
-  EVT_FN typename E::Loaded Prefetch(const E&) const {
+  EVT_FN Nothing First(const E&) const {
     return {};
   }
 
@@ -39,27 +40,25 @@ class CpuLinearTile {
   }
 
   template <class W, class E>
-  EVT_FN void Finish(W&, const E& epilogue, const typename E::Loaded&) {
-    for (i32 token = 0; token < tokens_; ++token) {
-      for (i32 block = 0; block < blocks_; ++block) {
+  EVT_FN void Finish(W&, const E& epilogue, Nothing) {
+    for (i32 block = 0; block < blocks_; ++block) {
+      typename E::Row rows[16];
+      for (i32 row = 0; row < 16; ++row) rows[row] = epilogue.At(block * 16 + row);
+      for (i32 token = 0; token < tokens_; ++token) {
         float y[16];
         typename S::V total = S::Load(Sum(0, block, token));
         for (i32 segment = 1; segment < kSegments; ++segment) {
           total = S::Add(total, S::Load(Sum(segment, block, token)));
         }
         S::Store(y, total);
-        typename E::Loaded loaded[16];
-        for (i32 row = 0; row < 16; ++row) {
-          loaded[row] = epilogue.Load(block * 16 + row, token);
-          y[row] = epilogue.Value(token, y[row], loaded[row]);
-        }
+        for (i32 row = 0; row < 16; ++row) y[row] = epilogue.Value(rows[row], token, y[row]);
         typename E::Carry carry = epilogue.None();
         for (i32 row = 0; row < 16; ++row) {
-          const typename E::Carry mine =
-              epilogue.Emit(block * 16 + row, token, y[row], y[row ^ 8], loaded[row]);
+          const typename E::Carry mine = epilogue.Emit(rows[row], token, y[row], y[row ^ 8],
+                                                       epilogue.Load(rows[row], token));
           carry = epilogue.Combine(carry, mine);
         }
-        if (epilogue.Carries()) epilogue.Reduced(block, token, carry);
+        if (epilogue.Carries()) epilogue.Reduced(rows[0], token, carry);
       }
     }
   }

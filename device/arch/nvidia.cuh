@@ -26,11 +26,12 @@ inline constexpr u32 kThreads = kComputeThreads + 128;
 inline constexpr u32 kStreamWarp = 8, kInputWarp = 9;
 inline constexpr u32 kSlots = 16;  // of one lane
 inline constexpr u32 kTicketSlots = 8;
-inline constexpr i32 kSharedNodes = 24;
+inline constexpr i32 kSharedNodes = 18, kSharedGrids = 32;
 inline constexpr i32 kNoPage = -1;
 inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
-inline constexpr u32 kWatchWarp = 10;
-inline constexpr u32 kWorkingWarps = kComputeWarps + 2;
+inline constexpr u32 kWatchWarp = 10, kNotifyWarp = 11;
+inline constexpr u32 kWorkingWarps = kComputeWarps + 3;
+inline constexpr u32 kDoneSlots = 8;  // finished tasks whose notifies are still to be sent
 
 EVT_FN u32 SharedAddress(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
@@ -90,6 +91,8 @@ struct SharedState {
   SlotPage slot[kLanes][kSlots];
   u64 ticket_full[kTicketSlots], ticket_empty[kTicketSlots];
   u32 ticket[kTicketSlots];
+  u64 done_full[kDoneSlots], done_empty[kDoneSlots];
+  TaskName done[kDoneSlots];  // grid < 0: the compute role is through
   u64 finished;  // completes when all working warps are through
   u32 ended;     // the step has been aborted: set by the watch warp, polled by all waits
   Waiting waiting[kRoles];
@@ -99,6 +102,7 @@ struct SharedState {
   // Node records, if there are no more: parameters are read at every turn, and every acquire of an event
   // empties the first-level cache that global ones would lie in.
   Node nodes[kSharedNodes];
+  GridTurn grids[kSharedGrids];
   StepView step;
 };
 // Where its barriers and slots are, from its start: the first members, in order, without gaps (NVRTC has no
@@ -114,6 +118,10 @@ EVT_FN constexpr u32 SlotAt(u32 lane, u32 slot) {
 }
 EVT_FN constexpr u32 TicketFullAt(u32 slot) { return SlotAt(kLanes, 0) + slot * 8; }
 EVT_FN constexpr u32 TicketEmptyAt(u32 slot) { return TicketFullAt(kTicketSlots) + slot * 8; }
+EVT_FN constexpr u32 DoneFullAt(u32 slot) {
+  return TicketEmptyAt(kTicketSlots) + kTicketSlots * 4 + slot * 8;
+}
+EVT_FN constexpr u32 DoneEmptyAt(u32 slot) { return DoneFullAt(kDoneSlots) + slot * 8; }
 EVT_FN SlotPage LoadSlot(u32 address) {
   SlotPage slot;
   asm volatile("ld.shared::cta.v2.u32 {%0, %1}, [%2];"
@@ -209,6 +217,10 @@ struct GpuWorkerBase {
         workers(gridDim.x) {}
 
   EVT_FN bool aborted() const { return aborted_; }
+  template <class P>
+  EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
+    return grid < kSharedGrids ? shared.grids[grid] : UnknownTurn(p, grid);
+  }
   // In the slow part of a wait, every kPollsPerCheck polls: says what is waited for, and whether
   // the step has ended meanwhile. Looking at clocks and at other workers is the watch warp's
   // business.
@@ -243,6 +255,13 @@ struct GpuWorkerBase {
     i32 index[kMaxEventDims];
     box.Index(k, index);
     DirectSync::AddRelease(CounterAt(program, step.header->bank, p.Element(box.event, index)), 1);
+  }
+  // By a warp: the elements of a box, 32 at a time.
+  template <class P>
+  EVT_FN void Notify(const P& p, const ElementBox& box) const {
+#pragma unroll 1
+    for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32) NotifyElement(p, box, k);
+    __syncwarp();
   }
   EVT_FN void CountFinished() {
     DirectSync::AddRelaxed(reinterpret_cast<u32*>(program.progress), 1);

@@ -21,6 +21,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   u32 thread = threadIdx.x;
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
+  u32 handed = 0;  // tasks, to the notify warp
 
   __device__ GpuCompute(SharedState& state, u8* page_memory, u8* scratch_memory,
                         const ProgramRecord& record)
@@ -146,26 +147,29 @@ struct GpuCompute : GpuWorkerBase<Port> {
     }
     return !Vote(ended);
   }
-  template <class P>
-  EVT_FN void Notify(const P& p, const ElementBox& box) {
-#pragma unroll 1
-    for (i32 k = static_cast<i32>(thread); k < box.size(); k += kComputeThreads) {
-      this->NotifyElement(p, box, k);
-    }
-  }
   EVT_FN bool AwaitReady() {
     Take(kLaneInput);
     Drop(kLaneInput);
     return !Vote(this->aborted_);
   }
-  // All threads' writes happen before the notifying thread's release (barrier), also for copies
-  // that another worker's copy engine makes of them (fence).
-  EVT_FN void Publish() {
-    Port::FenceAfterStores();
-    Vote(this->aborted_);
+  // Hands the finished task to the notify warp and goes on: a release at device scope takes as long as all
+  // of the block's stores, and nobody here has to wait for it. This warp's writes happen before its arrival
+  // (__syncwarp), all arrivals before the notify warp's release; the fence is for copies that other workers'
+  // copy engines make of them.
+  template <class P>
+  EVT_FN void Done(const P&, const TaskName& task) {
+    Hand(task);
   }
-  EVT_FN void Finished() {
-    if (Leader()) this->CountFinished();
+  EVT_FN void Hand(const TaskName& task) {
+    Port::FenceAfterStores();
+    const u32 slot = handed % kDoneSlots;
+    __syncwarp();
+    if (Leader()) {
+      AwaitBarrier(this->base + DoneEmptyAt(slot), handed / kDoneSlots % 2 ^ 1);
+      this->shared.done[slot] = task;
+    }
+    if (Lane() == 0) BarrierArrive(this->base + DoneFullAt(slot));
+    ++handed;
   }
   EVT_FN u32 TakeTicket(i32) {
     const u32 slot = this->tickets % kTicketSlots;

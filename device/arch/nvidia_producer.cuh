@@ -60,13 +60,6 @@ struct GpuProducer : GpuWorkerBase<Port> {
     return true;
   }
   // Gates only (the input role): everything was acquired by this warp, so its lanes may release.
-  template <class P>
-  EVT_FN void Notify(const P& p, const ElementBox& box) {
-#pragma unroll 1
-    for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32)
-      this->NotifyElement(p, box, k);
-    __syncwarp();
-  }
   EVT_FN void Finished() {
     if (First()) this->CountFinished();
   }

@@ -44,6 +44,30 @@ EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
   }
 }
 
+// The notify warp: sends the notifies of finished tasks, in the order they finished here.
+template <class Port, class P>
+EVT_FN void SendNotifies(const P& p, GpuWorkerBase<Port>& w) {
+  SharedState& shared = w.shared;
+#pragma unroll 1
+  for (u32 sent = 0;; ++sent) {
+    const u32 slot = sent % kDoneSlots, parity = sent / kDoneSlots % 2;
+    // Acquires the compute warps' writes.
+#pragma unroll 1
+    while (!Port::BarrierTry(w.base + DoneFullAt(slot), parity)) {
+      if (*static_cast<volatile u32*>(&shared.ended) != 0) return;
+    }
+    const TaskName task = shared.done[slot];
+    // A step that has ended may have cut a wait short: what was computed then must not be announced.
+    if (task.grid < 0 || *static_cast<volatile u32*>(&shared.ended) != 0) return;
+    NotifyTask(p, w, task.grid, task.at);
+    __syncwarp();
+    if (LaneId() == 0) {
+      w.CountFinished();
+      BarrierArrive(w.base + DoneEmptyAt(slot));
+    }
+  }
+}
+
 // Brings the node records into shared memory; `program` then points at them there.
 template <class P>
 EVT_FN void ShareNodes(const P& p, SharedState& shared, const ProgramRecord& record) {
@@ -62,6 +86,18 @@ EVT_FN void ShareNodes(const P& p, SharedState& shared, const ProgramRecord& rec
     for (u32 i = threadIdx.x; i < kWords; i += kThreads) to[i] = from[i];
   }
   if (fit && threadIdx.x == 0) shared.program.nodes = reinterpret_cast<u64>(&shared.nodes[0]);
+}
+
+// Works out once what every walk over the program would at every layer.
+template <class P>
+EVT_FN void ShareGrids(const P& p, SharedState& shared) {
+  const int last = p.Sections() - 1;
+  const i32 grids = last < 0 ? 0 : p.FirstGrid(last) + p.GridCount(last);
+  const i32 grid = static_cast<i32>(threadIdx.x);
+  if (grid >= Min(grids, kSharedGrids)) return;
+  GridTurn turn = UnknownTurn(p, grid);
+  if (p.StepKnown(grid)) Evaluate(p, shared.step, grid, 0, static_cast<i32>(gridDim.x), turn);
+  shared.grids[grid] = turn;
 }
 
 // Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter
@@ -91,6 +127,11 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     for (u32 slot = 0; slot < kTicketSlots; ++slot) {
       BarrierInit(SharedAddress(&shared.ticket_full[slot]), 1);
       BarrierInit(SharedAddress(&shared.ticket_empty[slot]), 1 + kComputeWarps);  // input warp, compute warps
+    }
+#pragma unroll 1
+    for (u32 slot = 0; slot < kDoneSlots; ++slot) {
+      BarrierInit(SharedAddress(&shared.done_full[slot]), kComputeWarps);
+      BarrierInit(SharedAddress(&shared.done_empty[slot]), 1);
     }
     BarrierInit(SharedAddress(&shared.finished), kWorkingWarps);
     Port::FenceAfterBarrierInit();
@@ -123,6 +164,8 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     }
     p.EvaluateDims(shared.step);
   }
+  __syncthreads();
+  ShareGrids(p, shared);
   const ProgramRecord& program = shared.program;
   // The other bank is next step's; the kernel boundary orders these stores before it.
   const u64 elements = program.bank_bytes / kEventStrideBytes;
@@ -138,6 +181,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     GpuCompute<Roles> compute(shared, pages, scratch, program);
     if constexpr (kTimeline) compute.TimeStep(kRoleCompute);
     RunCompute(p, compute);
+    compute.Hand(TaskName{-1, {}});
     if constexpr (kTimeline) compute.TimeStepEnd();
   } else {
     Port::GiveRegisters();
@@ -156,12 +200,15 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
       RunInput(p, input);
       if constexpr (kTimeline) input.TimeStepEnd();
       input.Drain();
-    } else if (warp == kWatchWarp && LaneId() == 0) {
+    } else if (warp == kNotifyWarp) {
+      GpuWorkerBase<Roles> notifier(shared, pages, program);
+      SendNotifies(p, notifier);
+    } else if (LaneId() == 0) {
       Watch<Port>(shared, program);
     }
   }
   __syncwarp();
-  if (warp < kWorkingWarps && LaneId() == 0) BarrierArrive(SharedAddress(&shared.finished));
+  if (warp != kWatchWarp && LaneId() == 0) BarrierArrive(SharedAddress(&shared.finished));
 }
 
 }  // namespace eventide

@@ -74,7 +74,10 @@ struct ExampleWorker {
   void Notify(const P& p, const ElementBox& box);
   void Ready();       // input role: the task's events have fired; handed to AwaitReady in task order
   bool AwaitReady();  // compute role
-  void Publish();     // compute role: Sync, and whatever fence the target needs before Notify
+  template <class P>
+  struct GridTurn TurnOf(const P& p, i32 grid) const;  // UnknownTurn, or what is remembered of the grid
+  template <class P>
+  void Done(const P& p, const struct TaskName& task);  // compute role: sends the task's notifies, now or soon
   void Finished();    // one more task done: the progress word
   u32 TakeTicket(i32 element);
 };

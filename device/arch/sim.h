@@ -285,7 +285,15 @@ struct SimWorker {
       SimBlock(version, &shared->ready, SimWait{SimWait::kReady, 0, 0, seen, tasks});
     }
   }
-  EVT_FN void Publish() {}
+  template <class P>
+  EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
+    return UnknownTurn(p, grid);
+  }
+  template <class P>
+  EVT_FN void Done(const P& p, const TaskName& done) {
+    NotifyTask(p, *this, done.grid, done.at);
+    Finished();
+  }
   EVT_FN void Finished() { ++finished; }
   u32 TakeTicket(i32 element);
 

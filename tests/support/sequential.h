@@ -8,6 +8,7 @@
 
 #include "core/program.h"
 #include "core/verify.h"
+#include "device/dispatch.h"
 #include "tests/support/toy_ops.h"
 
 namespace eventide {
@@ -27,7 +28,7 @@ using SequentialOp = void (*)(const StepView&, const Node&, Coord);
 template <class Op>
 void RunSequentialOp(const StepView& step, const Node& node, Coord at) {
   SequentialWorker worker;
-  Op::Compute(worker, Task<typename Op::Params>{step, node, at});
+  Op::Compute(worker, Task<typename Op::Params>{step, node, at, ParamsOf<Op>(node)});
 }
 
 inline SequentialOp FindSequentialOp(const OpInfo* op) {
