@@ -1,5 +1,5 @@
 // Calls a part of an op for one task: Op::Part<T>(worker, task), with T the storage type that the grid's
-// variant names (device/dtype.h). Stream, Input and Prepare are optional and found here, by concept.
+// variant names (device/dtype.h). Stream and Input are optional and found here, by concept.
 #pragma once
 
 #include "device/dtype.h"
@@ -14,11 +14,6 @@ concept OpHasStream = requires(W& w, const Task<typename Op::Params>& task) {
 template <class Op, class T, class W>
 concept OpHasInput = requires(W& w, const Task<typename Op::Params>& task) {
   Op::template Input<T>(w, task);
-};
-
-template <class Op, class T, class W>
-concept OpHasPrepare = requires(W& w, const Task<typename Op::Params>& task) {
-  Op::template Prepare<T>(w, task);
 };
 
 template <class Op>
@@ -39,13 +34,6 @@ EVT_FN void CallInput(W& w, const StepView& step, const Node& node, const Coord&
                       const typename Op::Params& params) {
   if constexpr (OpHasInput<Op, T, W>) {
     Op::template Input<T>(w, Task<typename Op::Params>{step, node, at, params});
-  }
-}
-template <class Op, class T, class W>
-EVT_FN void CallPrepare(W& w, const StepView& step, const Node& node, const Coord& at,
-                      const typename Op::Params& params) {
-  if constexpr (OpHasPrepare<Op, T, W>) {
-    Op::template Prepare<T>(w, Task<typename Op::Params>{step, node, at, params});
   }
 }
 template <class Op, class T, class W>

@@ -4,7 +4,7 @@
 //
 // P, the program:
 //   int Sections(), Layers(section), FirstGrid(section), GridCount(section)
-//   bool IsGate(grid), DeviceExtent(grid), HasStream(grid); u32 Policy(grid); const Node& NodeOf(grid)
+//   bool IsGate(grid), DeviceExtent(grid), HasStream(grid), StartsEarly(grid); u32 Policy(grid); const Node& NodeOf(grid)
 //   bool StepKnown(grid)                extents without layer and Loads (asked by W::TurnOf)
 //   i32 Extent(step, grid, layer, dim)                  dims beyond the grid's rank are 1
 //   i32 Ticket(grid, layer)                             ticket counter's element in the bank
@@ -12,7 +12,7 @@
 //   int EdgePublications(grid), ElementBox EdgePublication(step, grid, coord, i)
 //   int Waits(grid), ElementBox WaitBox(step, grid, coord, i); Notifies / NotifyBox likewise
 //   i32 Element(event, index), Target(step, event, index), Derived(step, event, index)
-//   void Stream/Input/Prepare/Compute(worker, step, grid, coord)   the op's part, if it has one
+//   void Stream/Input/Compute(worker, step, grid, coord)   the op's part, if it has one
 //
 // W, a worker in one role (or in all of them, on the CPU):
 //   StepView step; u32 worker, workers
@@ -71,7 +71,7 @@ EVT_FN Coord Unflatten(i32 index, i32 extent1, i32 extent2, i32 layer) {
 // What the walk needs of a grid. Workers that can remember it do, for grids whose extents are the same in all
 // layers and need no other task's word (W::TurnOf).
 struct alignas(16) GridTurn {
-  enum Flag : u32 { kTicket = 1, kGate = 2, kDeviceExtent = 4, kStream = 8 };
+  enum Flag : u32 { kTicket = 1, kGate = 2, kDeviceExtent = 4, kStream = 8, kEarly = 16 };
   i32 extent1, extent2, total;  // total < 0: evaluated when its publications have fired
   i32 advance;                  // total modulo the workers
   u32 flags;
@@ -85,6 +85,7 @@ EVT_FN GridTurn UnknownTurn(const P& p, i32 grid) {
   if (p.IsGate(grid)) turn.flags |= GridTurn::kGate;
   if (p.DeviceExtent(grid)) turn.flags |= GridTurn::kDeviceExtent;
   if (p.HasStream(grid)) turn.flags |= GridTurn::kStream;
+  if (p.StartsEarly(grid)) turn.flags |= GridTurn::kEarly;
   return turn;
 }
 template <class P>
@@ -272,10 +273,9 @@ EVT_FN void RunCompute(const P& p, W& w) {
     if (flags & GridTurn::kGate) return false;
     return EnterTask<P>(w, TaskName{grid, at});
   };
-  WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at, u32) {
-    p.Prepare(w, w.step, grid, at);
-    if (!w.AwaitReady()) return false;
-    MarkReady<P>(w);
+  WalkTasks<TaskWaits::kNone>(p, w, enter, [&](i32 grid, const Coord& at, u32 flags) {
+    // The others await themselves.
+    if ((flags & GridTurn::kEarly) == 0 && !w.AwaitReady()) return false;
     p.Compute(w, w.step, grid, at);
     if (w.aborted()) return false;
     w.Done(p, TaskName{grid, at});
@@ -304,7 +304,6 @@ EVT_FN void RunSequential(const P& p, W& w) {
     }
     w.Produce(kLaneInput);
     p.Input(w, w.step, grid, at);
-    p.Prepare(w, w.step, grid, at);
     p.Compute(w, w.step, grid, at);
     if (w.aborted()) return false;
     w.Done(p, TaskName{grid, at});

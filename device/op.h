@@ -6,15 +6,15 @@
 //     struct Params { DimRef rows; i32 columns; float eps; };   // trivially copyable
 //     template <class L> static EVT_FN void Stream(L& lane, const Task<Params>& t);   // optional
 //     template <class L> static EVT_FN void Input(L& lane, const Task<Params>& t);    // optional
-//     template <class W> static EVT_FN void Prepare(W& w, const Task<Params>& t);   // optional
 //     template <class W> static EVT_FN void Compute(W& w, const Task<Params>& t);
 //   };
 //
 // Stream copies what needs no activation (weights, KV of earlier steps) and runs ahead of all events;
 // Input copies what the task's events guard and runs after they have fired; Compute consumes the pages
 // of both lanes in the order they were asked for, and writes the result. The parts run concurrently.
-// Prepare is Compute's beginning that may run before the task's events have fired: it may read constants
-// and what the publications of the grid's extents cover, and leaves what it found in Scratch.
+// An op that starts early begins Compute before the task's events have fired and calls w.AwaitReady() itself,
+// once, before it reads what they guard (constants, and what the publications of the grid's extents cover,
+// it may read before): what it works out until then costs no time.
 #pragma once
 
 #include "device/abi.h"
@@ -42,6 +42,7 @@ struct OpInfo {
   // Kernels are compiled for the op's parameters, where all its grids have the same: for ops that get much
   // shorter by it.
   bool constant_params = false;
+  bool starts_early = false;  // Compute calls AwaitReady
 };
 
 // What one page is filled from: `runs` runs, run_bytes apart in the page, of `pieces` separate blocks that lie

@@ -22,19 +22,17 @@ struct SoftmaxMerge {
   SoftmaxState state;
 };
 
+// A side that saw nothing leaves the other's bits alone: its factor and its sums are 0, the other's factor 1.
 EVT_FN SoftmaxMerge MergeStates(const SoftmaxState& running, const SoftmaxState& chunk) {
-  // A side that saw nothing leaves the other's bits alone.
-  if (chunk.max == MinusInfinity()) return {1.0f, 0.0f, running};
-  if (running.max == MinusInfinity()) return {0.0f, 1.0f, chunk};
   const float max = Max(running.max, chunk.max);
-  const float a = Exp2(Add(running.max, -max));
-  const float b = Exp2(Add(chunk.max, -max));
+  // Nothing minus nothing would be NaN.
+  const float reference = max == MinusInfinity() ? 0.0f : max;
+  const float a = Exp2(Add(running.max, -reference));
+  const float b = Exp2(Add(chunk.max, -reference));
   return {a, b, {max, Fma(chunk.sum, b, Multiply(running.sum, a))}};
 }
 
 EVT_FN float MergeValue(const SoftmaxMerge& merge, float running, float chunk) {
-  if (merge.chunk == 0.0f) return running;
-  if (merge.running == 0.0f) return chunk;
   return Fma(chunk, merge.chunk, Multiply(running, merge.running));
 }
 

@@ -333,7 +333,10 @@ class Generator {
     OverGrids("bool HasStream(i32 grid)", [&](const ProgramGrid& g, int) {
       return g.kind < 0 ? "return false;" : absl::StrCat("return kHasStream<", OpAndType(g), ">;");
     });
-    for (const char* part : {"Stream", "Input", "Prepare", "Compute"}) {
+    OverGrids("bool StartsEarly(i32 grid)", [](const ProgramGrid& g, int) {
+      return absl::StrCat("return ", !g.is_gate && g.op->starts_early ? "true" : "false", ";");
+    });
+    for (const char* part : {"Stream", "Input", "Compute"}) {
       Line("  template <class W>");
       OverGrids(
           absl::StrCat("void ", part, "(W& w, const StepView& step, i32 grid, const Coord& at)"),

@@ -97,10 +97,15 @@ class Builder {
     return operands;
   }
 
+  // Row tiles of a task: a grid of some 128 tasks keeps a GPU's workers busy, and a task's beginning costs as
+  // much as several pages.
+  static int Together(int tiles) { return std::max(1, tiles / 128); }
+
   // `packed_rows`: with the rows that pad the weight to whole tiles.
   LinearParams ParamsOf(LinearParams::Epilogue epilogue, int rows, int packed_rows, int k) const {
     LinearParams params = {};
     params.tile_rows = TileRows(packed_rows);
+    params.tiles = Together(packed_rows / params.tile_rows);
     params.tokens = dim_tokens_;
     params.count_index = -1;
     params.rows = rows;
@@ -108,6 +113,11 @@ class Builder {
     params.epilogue = epilogue;
     params.epsilon = c_.rms_eps;
     return params;
+  }
+
+  static int RowsOf(const LinearParams& params) { return params.tiles * params.tile_rows; }
+  static int Tasks(const LinearParams& params, int packed_rows) {
+    return CeilDiv(packed_rows, RowsOf(params));
   }
 
   void Begin() {
@@ -134,19 +144,21 @@ class Builder {
   }
 
   void AttentionBlock() {
-    const int rows = TileRows(shape_.qkv_rows), tiles_per_head = shape_.qkv_stride / rows;
+    LinearParams params =
+        ParamsOf(LinearParams::kStore, shape_.qkv_rows, shape_.qkv_rows, c_.hidden);
+    // A task's rows are of one KV head.
+    while (shape_.qkv_stride % RowsOf(params) != 0) --params.tiles;
+    const int tasks_per_head = shape_.qkv_stride / RowsOf(params);
     std::vector<Operand> qkv = LinearOperands(PerLayer(t_.qkv_w.weight), Groups(t_.xa));
     qkv[LinearOperand::kSums] = Tokens(t_.ssq_a);
     qkv[LinearOperand::kOutput] =
-        Operand(t_.qkv).Region({TileTokens(), TileColumns(rows, shape_.qkv_rows)});
-    LinearParams params =
-        ParamsOf(LinearParams::kStore, shape_.qkv_rows, shape_.qkv_rows, c_.hidden);
+        Operand(t_.qkv).Region({TileTokens(), TileColumns(RowsOf(params), shape_.qkv_rows)});
     params.output_stride = shape_.qkv_rows;
     params.norm_size = c_.hidden;
     WithBias(t_.qkv_w, &qkv, &params);
-    g_.Call<Linear>("qkv", qkv, params, {token_tiles_, c_.kv_heads * tiles_per_head}, variant_)
+    g_.Call<Linear>("qkv", qkv, params, {token_tiles_, c_.kv_heads * tasks_per_head}, variant_)
         .Wait(x_ready_, {Layer(), At(0)})
-        .Notify(qkv_done_, {Layer(), At(1) / tiles_per_head});
+        .Notify(qkv_done_, {Layer(), At(1) / tasks_per_head});
 
     AttentionParams attention = {};
     attention.head_dim = c_.head_dim;
@@ -175,33 +187,33 @@ class Builder {
 
   void MlpBlock() {
     std::vector<Operand> o = LinearOperands(PerLayer(t_.o_w.weight), Groups(t_.attn));
-    AddResidual(Operand(t_.norm_m, Layer()), t_.xm, t_.ssq_m, &o);
-    LinearParams params = ParamsOf(LinearParams::kResidual, c_.hidden, shape_.hidden_rows, c_.QueryWidth());
+    LinearParams params =
+        ParamsOf(LinearParams::kResidual, c_.hidden, shape_.hidden_rows, c_.QueryWidth());
+    AddResidual(params, Operand(t_.norm_m, Layer()), t_.xm, t_.ssq_m, &o);
     WithBias(t_.o_w, &o, &params);
-    const int rows = TileRows(shape_.hidden_rows), mlp_rows = TileRows(shape_.mlp_rows);
-    const Expr hidden_tiles = shape_.hidden_rows / rows;
-    g_.Call<Linear>("o", o, params, {token_tiles_, hidden_tiles}, variant_)
+    g_.Call<Linear>("o", o, params, {token_tiles_, Tasks(params, shape_.hidden_rows)}, variant_)
         .Wait(attn_done_, {Layer(), IndexRange(0, c_.kv_heads)})
         .Notify(o_done_, {Layer(), At(0)});
 
     std::vector<Operand> gate_up = LinearOperands(PerLayer(t_.gate_up_w.weight), Groups(t_.xm));
+    params = ParamsOf(LinearParams::kSiluMul, 2 * c_.intermediate, shape_.mlp_rows, c_.hidden);
     gate_up[LinearOperand::kSums] = Tokens(t_.ssq_m);
     gate_up[LinearOperand::kOutput] = Operand(t_.act).Region(
-        {TileGroups(), TileColumns(mlp_rows / 2 * 8, ActivationGroup(c_.intermediate))});
-    params = ParamsOf(LinearParams::kSiluMul, 2 * c_.intermediate, shape_.mlp_rows, c_.hidden);
+        {TileGroups(), TileColumns(RowsOf(params) / 2 * 8, ActivationGroup(c_.intermediate))});
     params.output_stride = c_.intermediate;
     params.norm_size = c_.hidden;
     WithBias(t_.gate_up_w, &gate_up, &params);
-    g_.Call<Linear>("gate_up", gate_up, params, {token_tiles_, shape_.mlp_rows / mlp_rows},
+    g_.Call<Linear>("gate_up", gate_up, params, {token_tiles_, Tasks(params, shape_.mlp_rows)},
                     variant_)
         .Wait(o_done_, {Layer(), At(0)})
         .Notify(act_done_, {Layer(), At(0)});
 
     std::vector<Operand> down = LinearOperands(PerLayer(t_.down_w.weight), Groups(t_.act));
-    AddResidual(Operand(t_.norm_a, Layer() + 1), t_.xa, t_.ssq_a, &down);
     params = ParamsOf(LinearParams::kResidual, c_.hidden, shape_.hidden_rows, c_.intermediate);
+    AddResidual(params, Operand(t_.norm_a, Layer() + 1), t_.xa, t_.ssq_a, &down);
     WithBias(t_.down_w, &down, &params);
-    g_.Call<Linear>("down", down, params, {token_tiles_, hidden_tiles}, variant_)
+    g_.Call<Linear>("down", down, params, {token_tiles_, Tasks(params, shape_.hidden_rows)},
+                    variant_)
         .Wait(act_done_, {Layer(), At(0)})
         .Notify(x_ready_, {Layer() + 1, At(0)});
   }
@@ -227,8 +239,8 @@ class Builder {
         ParamsOf(LinearParams::kLogits, c_.vocab, shape_.vocab_rows, c_.hidden);
     params.count_index = kCountOutputs;
     params.output_stride = d_.logits_stride;
-    g_.Call<Linear>("head", head, params, {CeilDiv(outputs_, tile_), shape_.vocab_rows / TileRows(shape_.vocab_rows)},
-                    variant_)
+    g_.Call<Linear>("head", head, params,
+                    {CeilDiv(outputs_, tile_), Tasks(params, shape_.vocab_rows)}, variant_)
         .Wait(xf_ready_, {At(0)})
         .Notify(logits_done_, {0});
     g_.Call<Sample>("sample", {t_.row_output, t_.logits, t_.best},
@@ -242,9 +254,9 @@ class Builder {
     if (params->has_bias) (*operands)[LinearOperand::kBias] = PerLayer(tensors.bias);
   }
 
-  void AddResidual(const Operand& gain, TensorId next, TensorId sums,
+  void AddResidual(const LinearParams& params, const Operand& gain, TensorId next, TensorId sums,
                    std::vector<Operand>* operands) const {
-    const int rows = TileRows(shape_.hidden_rows);
+    const int rows = RowsOf(params);
     (*operands)[LinearOperand::kGain] = gain;
     (*operands)[LinearOperand::kResidual] =
         Operand(t_.x).Region({TileTokens(), TileColumns(rows, c_.hidden)});

@@ -69,20 +69,24 @@ struct AttentionTask {
     if (item.chunk_first >= item.chunk_end) high = low;
   }
 
+  // The first of the item's positions in a chunk, and how many KV pages it has there.
+  EVT_FN i32 FirstOf(i32 chunk) const { return Max(ChunkStart(chunk), low); }
+  EVT_FN i32 Pages(i32 page_tokens, i32 chunk) const {
+    return CeilDiv(Max(0, Min(ChunkStart(chunk + 1), high) - FirstOf(chunk)), page_tokens);
+  }
   // Calls visit(slot, first position) for the KV pages of `chunks` chunks from `first` on that groups of
   // threads work on at the same time: the first page of each, then the second of each, and so on.
   template <class Visit>
   EVT_FN void ForEachPage(i32 page_tokens, i32 first, i32 chunks, const Visit& visit) const {
     bool more = true;
     EVT_ROLLED
-    for (i32 ahead = 0; more; ahead += page_tokens) {
+    for (i32 number = 0; more; ++number) {
       more = false;
       EVT_ROLLED
       for (i32 slot = 0; slot < chunks; ++slot) {
-        const i32 page = Max(ChunkStart(first + slot), low) + ahead;
-        if (page >= Min(ChunkStart(first + slot + 1), high)) continue;
+        if (number >= Pages(page_tokens, first + slot)) continue;
         more = true;
-        visit(slot, page);
+        visit(slot, FirstOf(first + slot) + number * page_tokens);
       }
     }
   }

@@ -19,7 +19,7 @@ struct Linear {
       "linear", 11,
       {In("weight"), In("input"), In("bias"), In("sums"), In("count"), Out("output"),
        InOut("residual"), In("gain"), Out("next"), Out("next_sums"), Out("best")},
-      /*stream_floor=*/1, /*input_floor=*/1};
+      /*stream_floor=*/1, /*input_floor=*/1, /*constant_params=*/false, /*starts_early=*/true};
   using Params = LinearParams;
 
   // Tokens of a task: as many as have one step of all segments in a page.
@@ -36,6 +36,12 @@ struct Linear {
     return Min(all - t.at.at[0] * tile_tokens, tile_tokens);
   }
 
+  // Row tiles of the task.
+  static EVT_FN i32 Tiles(const Task<Params>& t) {
+    const Params& p = t.params();
+    return Min(p.tiles, CeilDiv(p.rows, p.tile_rows) - t.at.at[1] * p.tiles);
+  }
+
   template <class T, class L>
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
@@ -44,10 +50,15 @@ struct Linear {
     const i32 page_steps = StepsPerPage(p.tile_rows, kElements);
     const u32 step_bytes = kPageBytes / static_cast<u32>(page_steps);
     const u8* tile = t.Operand<const u8>(LinearOperand::kWeight) +
-                     t.at.at[1] * PackedTile(p.tile_rows, p.k) * kElements;
-    for (i32 step = 0; step < steps; step += page_steps) {
-      lane.Copy(CopyShape::Of(1, static_cast<u32>(Min(page_steps, steps - step)) * step_bytes),
-                [&](i32, i32) { return tile + static_cast<u64>(static_cast<u32>(step)) * step_bytes; });
+                     t.at.at[1] * p.tiles * PackedTile(p.tile_rows, p.k) * kElements;
+    EVT_ROLLED
+    for (i32 left = Tiles(t); left > 0; --left) {
+      EVT_ROLLED
+      for (i32 step = 0; step < steps; step += page_steps) {
+        const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * step_bytes;
+        lane.Copy(CopyShape::Of(1, bytes), [&](i32, i32) { return tile; });
+        tile += bytes;  // tiles follow each other, too
+      }
     }
   }
 
@@ -62,10 +73,16 @@ struct Linear {
     const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
     const u8* first = t.Operand<const u8>(LinearOperand::kInput) +
                       static_cast<u64>(t.at.at[0]) * (TileTokens(kElements) / 8) * group_bytes;
-    for (i32 step = 0; step < steps; step += page_steps) {
-      lane.Copy(
-          CopyShape::Of(groups, static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes),
-          [&](i32 g, i32) { return first + g * group_bytes + static_cast<u64>(step) * kStepBytes; });
+    EVT_ROLLED
+    for (i32 left = Tiles(t); left > 0; --left) {
+      EVT_ROLLED
+      for (i32 step = 0; step < steps; step += page_steps) {
+        lane.Copy(
+            CopyShape::Of(groups, static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes),
+            [&](i32 g, i32) {
+              return first + g * group_bytes + static_cast<u64>(step) * kStepBytes;
+            });
+      }
     }
   }
 
@@ -83,13 +100,21 @@ struct Linear {
     const Params p = t.params();
     const i32 tokens = Tokens(t, TileTokens(kElements));
     LinearMemo& memo = *reinterpret_cast<LinearMemo*>(w.Memo());
-    if (p.norm_size > 0) NormScales(w, t, tokens, TileTokens(kElements), memo);
-    const LinearEpilogue<T> epilogue(t, memo.scale, tokens, TileTokens(kElements));
+    LinearEpilogue<T> epilogue(t, memo.scale, tokens, TileTokens(kElements));
     typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, tokens);
-    const auto first = tile.First(epilogue);
-    tile.Products(w, SegmentSteps(p.k), StepsPerPage(p.tile_rows, kElements),
-                  InputSteps(CeilDiv(tokens, 8), kElements));
-    tile.Finish(w, epilogue, first);
+    const i32 steps = SegmentSteps(p.k), weight_steps = StepsPerPage(p.tile_rows, kElements);
+    const i32 input_steps = InputSteps(CeilDiv(tokens, 8), kElements);
+    auto row = tile.RowOf(epilogue);
+    if (!w.AwaitReady()) return;
+    if (p.norm_size > 0) NormScales(w, t, tokens, TileTokens(kElements), memo);
+    EVT_ROLLED
+    for (i32 left = Tiles(t); left > 0; --left) {
+      const auto first = tile.First(epilogue, row);
+      tile.Products(w, steps, weight_steps, input_steps);
+      tile.Finish(w, epilogue, row, first);
+      epilogue.first_row += p.tile_rows;
+      if (left > 1) row = tile.RowOf(epilogue);
+    }
   }
 
  private:

@@ -25,6 +25,7 @@ struct LinearParams {
   i32 rows;           // outputs (before packing pads them to whole tiles)
   i32 k;              // inputs
   i32 tile_rows;      // 16 or 32: how the weights are packed; no bits depend on it
+  i32 tiles;          // of rows that one task does, one after the other; no bits depend on it
   i32 epilogue;       // Epilogue
   i32 output_stride;  // kStore, kLogits: floats per token. kSiluMul: K of the consumer
   i32 norm_size;      // 0: no norm; else columns of x, the sums being over blocks of 16 of them
@@ -50,7 +51,7 @@ struct LinearEpilogue {
   struct Row {
     i32 r;       // among all outputs
     i32 column;  // where its value goes in a group of activations; < 0: nowhere
-    float bias, gain;
+    T bias, gain;  // as they are stored: converting them would wait for them
   };
 
   i32 epilogue, rows, stride, tokens;
@@ -68,7 +69,7 @@ struct LinearEpilogue {
     epilogue = p.epilogue;
     rows = p.rows;
     tokens = token_count;
-    first_row = t.at.at[1] * p.tile_rows;
+    first_row = t.at.at[1] * p.tiles * p.tile_rows;
     scale = p.norm_size > 0 ? scales : nullptr;
     bias = p.has_bias ? t.Operand<const T>(LinearOperand::kBias) : nullptr;
     const bool residual = epilogue == LinearParams::kResidual;
@@ -87,12 +88,12 @@ struct LinearEpilogue {
 
   // Row of the tile.
   EVT_FN Row At(i32 row) const {
-    Row at{first_row + row, -1, 0.0f, 1.0f};
+    Row at{first_row + row, -1, {}, {}};
     // Padded to whole tiles.
-    if (bias != nullptr) at.bias = ToFloat(bias[at.r]);
+    if (bias != nullptr) at.bias = bias[at.r];
     if (epilogue == LinearParams::kResidual && at.r < rows) {
       at.column = ActivationColumn(SegmentSteps(stride), at.r);
-      at.gain = ToFloat(gain[at.r]);
+      at.gain = gain[at.r];
     }
     if (epilogue == LinearParams::kSiluMul && at.r % 16 < 8) {
       const i32 column = at.r / 16 * 8 + at.r % 16;
@@ -103,13 +104,16 @@ struct LinearEpilogue {
 
   // What an output needs from memory, so that it can be asked for long before.
   EVT_FN float Load(const Row& row, i32 token) const {
-    const bool has = epilogue == LinearParams::kResidual && row.r < rows && token < tokens;
-    return has ? floats[static_cast<i64>(token) * stride + row.r] : 0.0f;
+    float loaded = 0.0f;
+    if (epilogue == LinearParams::kResidual && row.r < rows && token < tokens) {
+      loaded = floats[static_cast<i64>(token) * stride + row.r];
+    }
+    return loaded;
   }
 
   EVT_FN float Value(const Row& row, i32 token, float product) const {
     const float y = scale != nullptr ? Multiply(product, scale[token]) : product;
-    return bias != nullptr ? Add(y, row.bias) : y;
+    return bias != nullptr ? Add(y, ToFloat(row.bias)) : y;
   }
 
   // y: Value of (row, token); partner: of row ^ 8 of the same block.
@@ -122,7 +126,7 @@ struct LinearEpilogue {
     const bool residual = epilogue == LinearParams::kResidual;
     const float value = residual ? Add(loaded, y) : y;
     floats[static_cast<i64>(token) * stride + row.r] = value;
-    if (residual) Activation(row, token, Multiply(value, row.gain));
+    if (residual) Activation(row, token, Multiply(value, ToFloat(row.gain)));
     return {residual ? Multiply(value, value) : value, row.r};
   }
 

@@ -32,7 +32,8 @@ struct PagedAttention {
        In("rope"), InOut("partials"), InOut("merge"), Out("output")},
       /*stream_floor=*/1,
       /*input_floor=*/0,
-      /*constant_params=*/true};
+      /*constant_params=*/true,
+      /*starts_early=*/true};
   using Params = AttentionParams;
 
   // Each KV page, as far as it is cached; pages of this step's tokens alone come without data.
@@ -67,13 +68,6 @@ struct PagedAttention {
     }
   }
 
-  // What only the step's plan is needed for, before this layer's projections are there.
-  template <class T, class W>
-  static EVT_FN void Prepare(W& w, const Task<Params>& t) {
-    w.Sync();  // the task before may still be reading Scratch
-    if (w.Leader()) AttentionRoom<T>::Of(w).task = AttentionTask(t, static_cast<i32>(sizeof(T)));
-  }
-
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     // The task and its memory are described in Scratch: registers are for sums.
@@ -81,6 +75,9 @@ struct PagedAttention {
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     AttentionRoom<T>& room = AttentionRoom<T>::Of(w);
     const AttentionTask& task = room.task;
+    w.Sync();  // the task before may still be reading Scratch
+    if (w.Leader()) room.task = AttentionTask(t, static_cast<i32>(sizeof(T)));
+    if (!w.AwaitReady()) return;  // which is a Sync, too
     LoadQueries<T>(w, t, room);
     typename W::template AttentionTile<T> tile(w);
     const i32 units = tile.Units(task.rows, p.head_dim);
@@ -90,15 +87,13 @@ struct PagedAttention {
     for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
       const i32 chunks = Min(wave, task.item.chunk_end - first);
       const i32 slot = tile.Start(task.rows, p.head_dim);
-      i32 ahead = 0;
-      task.ForEachPage(cut.page_tokens, first, chunks, [&](i32 of, i32 page) {
-        if (of == slot) {
-          Page<T>(w, t, room, tile, page, ahead);
-          w.Release(kLaneStream, ahead, units, tile.First());
-        }
-        ++ahead;
+      const auto pages = [&](i32 of) { return task.Pages(cut.page_tokens, first + of); };
+      const i32 taken = tile.ForEachPage(slot, chunks, pages, [&](i32 number, i32 ahead) {
+        const i32 page = task.FirstOf(first + slot) + number * cut.page_tokens;
+        Page<T>(w, t, room, tile, page, ahead);
+        w.Release(kLaneStream, ahead, units, tile.First());
       });
-      w.Advance(kLaneStream, ahead);
+      w.Advance(kLaneStream, taken);
       if (Opaque(slot) < chunks) {
         tile.Store(room.results + slot * task.rows * p.head_dim,
                    room.state + slot * task.rows, task.rows, p.head_dim);

@@ -70,7 +70,7 @@ struct Sample {
     float* memory = reinterpret_cast<float*>(w.Scratch());
     const i32 tiles = CeilDiv(p.vocab, kBestIds);
     const Best* tile_best = t.Operand<const Best>(kBest) + static_cast<i64>(output) * tiles;
-    const Best top = Largest(w, memory, tiles, [&](i32 i) { return tile_best[i]; });
+    const Best top = Largest<4>(w, memory, tiles, [&](i32 i) { return tile_best[i]; });
     const u32 top_key = OrderKey(top.value);
     // Also when no logit is a number above -infinity: no distribution to draw from.
     if (!(slot.temperature > 0.0f) || top_key <= OrderKey(BitsFloat(0xff800000u))) return top.id;
@@ -111,7 +111,7 @@ struct Sample {
                          float* memory) {
     constexpr i32 kIds = 4;  // that share a Philox block
     w.Sync();
-    const Best best = Largest(w, memory, CeilDiv(row.vocab, kIds), [&](i32 block) {
+    const Best best = Largest<1>(w, memory, CeilDiv(row.vocab, kIds), [&](i32 block) {
       Best found{BitsFloat(0xff800000u), kNoId};
       bool any = false;
       EVT_ROLLED
@@ -144,15 +144,16 @@ struct Sample {
   }
 
   // The best of value(i), i < n; known to all threads. Any tree gives the same.
-  template <class W, class Value>
+  template <i32 kAhead, class W, class Value>
   static EVT_FN Best Largest(W& w, float* memory, i32 n, const Value& value) {
     Best* found = reinterpret_cast<Best*>(memory);
     w.Parallel(kSelectItems, [&](i32 item) {
       Best best{BitsFloat(0x7fc00000u), kNoId};
       EVT_ROLLED
-      for (i32 i = item; i < n; i += kSelectItems) {
-        const Best next = value(i);
-        if (Better(next, best)) best = next;
+      for (i32 first = item; first < n; first += kAhead * kSelectItems) {
+        Best next[kAhead];  // several loads on their way at once
+        for (i32 k = 0; k < kAhead; ++k) next[k] = value(Min(first + k * kSelectItems, n - 1));
+        for (i32 k = 0; k < kAhead; ++k) best = Better(next[k], best) ? next[k] : best;
       }
       found[item] = best;
     });

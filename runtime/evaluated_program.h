@@ -32,6 +32,7 @@ class EvaluatedProgram {
 
   bool IsGate(int grid) const { return grids_[grid].is_gate; }
   bool DeviceExtent(int grid) const { return grids_[grid].device_extent; }
+  bool StartsEarly(int grid) const { return grids_[grid].starts_early; }
   u32 Policy(int grid) const { return grids_[grid].policy; }
   const Node& NodeOf(int grid) const { return *grids_[grid].node; }
   i32 Ticket(int grid, i32 layer) const { return grids_[grid].ticket + layer; }
@@ -103,7 +104,7 @@ class EvaluatedProgram {
   struct Grid {
     const Node* node = nullptr;  // null for a gate
     u32 policy = kPolicyStatic;
-    bool is_gate = false, device_extent = false;
+    bool is_gate = false, device_extent = false, starts_early = false;
     i32 ticket = 0;
     int rank = 0;
     CompiledExpr extent[kMaxCoords];
@@ -185,9 +186,6 @@ class RunnableProgram : public EvaluatedProgram {
   }
   void Input(W& w, const StepView& step, int grid, const Coord& at) const {
     if (functions_[grid].input != nullptr) functions_[grid].input(w, step, NodeOf(grid), at);
-  }
-  void Prepare(W& w, const StepView& step, int grid, const Coord& at) const {
-    if (functions_[grid].prepare != nullptr) functions_[grid].prepare(w, step, NodeOf(grid), at);
   }
   void Compute(W& w, const StepView& step, int grid, const Coord& at) const {
     functions_[grid].compute(w, step, NodeOf(grid), at);

@@ -12,7 +12,6 @@ struct OpFunctions {
   using Part = void (*)(W&, const StepView&, const Node&, const Coord&);
   Part stream = nullptr;  // may be absent
   Part input = nullptr;   // may be absent
-  Part prepare = nullptr;  // may be absent
   Part compute = nullptr;
 };
 
@@ -27,9 +26,6 @@ struct OpParts {
   static void Input(W& w, const StepView& step, const Node& node, const Coord& at) {
     CallInput<Op, T>(static_cast<Worker&>(w), step, node, at, ParamsOf<Op>(node));
   }
-  static void Prepare(W& w, const StepView& step, const Node& node, const Coord& at) {
-    CallPrepare<Op, T>(static_cast<Worker&>(w), step, node, at, ParamsOf<Op>(node));
-  }
   static void Compute(W& w, const StepView& step, const Node& node, const Coord& at) {
     CallCompute<Op, T>(static_cast<Worker&>(w), step, node, at, ParamsOf<Op>(node));
   }
@@ -37,7 +33,6 @@ struct OpParts {
     OpFunctions<W> functions;
     if constexpr (OpHasStream<Op, T, Worker>) functions.stream = &Stream;
     if constexpr (OpHasInput<Op, T, Worker>) functions.input = &Input;
-    if constexpr (OpHasPrepare<Op, T, Worker>) functions.prepare = &Prepare;
     functions.compute = &Compute;
     return functions;
   }

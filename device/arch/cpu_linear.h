@@ -14,9 +14,14 @@ class CpuLinearTile {
   template <class W>
   EVT_FN CpuLinearTile(W&, i32 blocks, i32 tokens) : blocks_(blocks), tokens_(tokens) {}
 
+  // The one thread finishes all rows, and asks for nothing ahead.
   struct Nothing {};
   template <class E>
-  EVT_FN Nothing First(const E&) const {
+  EVT_FN Nothing RowOf(const E&) const {
+    return {};
+  }
+  template <class E>
+  EVT_FN Nothing First(const E&, Nothing) const {
     return {};
   }
 
@@ -40,7 +45,7 @@ class CpuLinearTile {
   }
 
   template <class W, class E>
-  EVT_FN void Finish(W&, const E& epilogue, Nothing) {
+  EVT_FN void Finish(W&, const E& epilogue, Nothing, Nothing) {
     for (i32 block = 0; block < blocks_; ++block) {
       typename E::Row rows[16];
       for (i32 row = 0; row < 16; ++row) rows[row] = epilogue.At(block * 16 + row);

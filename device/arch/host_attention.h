@@ -76,6 +76,15 @@ class HostAttentionTile {
     for (i32 row = 0; row < rows; ++row) state_[row] = {MinusInfinity(), 0.0f};
     return 0;
   }
+  // Calls visit(number, ahead) for the pages of the wave's chunk `slot`, `ahead` of the wave's first one, where
+  // pages(of) is how many chunk `of` of `chunks` has and all are in the order of AttentionTask::ForEachPage.
+  // Returns the pages of all.
+  template <class Pages, class Visit>
+  EVT_FN i32 ForEachPage(i32, i32, const Pages& pages, const Visit& visit) {
+    const i32 count = pages(0);
+    for (i32 number = 0; number < count; ++number) visit(number, number);
+    return count;
+  }
   EVT_FN bool First() const { return true; }
   EVT_FN void Sync() {}
   template <class F>

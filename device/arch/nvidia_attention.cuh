@@ -56,6 +56,21 @@ class GpuAttentionTile {
     for (i32 h = 0; h < 2; ++h) state_[h] = {BitsFloat(0xff800000u), 0.0f};
     return slot_;
   }
+  template <class Pages, class Visit>
+  EVT_FN i32 ForEachPage(i32 slot, i32 chunks, const Pages& pages, const Visit& visit) {
+    const i32 lane = static_cast<i32>(thread_ % 32);
+    const i32 mine = lane < chunks ? pages(lane) : 0;
+    i32 before = 0;  // pages of all chunks with a smaller number
+#pragma unroll 1
+    for (i32 number = 0;; ++number) {
+      const u32 has = __ballot_sync(0xffffffffu, mine > number);
+      if (has == 0) return before;
+      if (slot < chunks && (has >> slot & 1) != 0) {
+        visit(number, before + __popc(has & ((1u << slot) - 1)));
+      }
+      before += __popc(has);
+    }
+  }
   // The chunk's warps among themselves.
   EVT_FN bool First() const { return unit_ == 0; }
   EVT_FN void Sync() {
@@ -135,6 +150,9 @@ class GpuAttentionTile {
     float factor[2];
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
+      // Blocks of few rows have none in their upper half.
+      factor[h] = 1.0f;
+      if (h == 1 && rows - first_row_ <= 8) continue;
       const i32 row = first_row_ + group + h * 8;
       const i32 begin = row < rows ? low(row) - first : 0, end = row < rows ? high(row) - first : 0;
       factor[h] = Softmax(s, h, column, begin, end, tokens);
@@ -158,6 +176,7 @@ class GpuAttentionTile {
       for (i32 i = 0; i < 4; ++i) s[n][i] = 0.0f;
     }
     const i32 pieces = head_dim / 8;
+    const bool ragged = pieces % 4 != 0;
     const i32 mask = KvSwizzle(head_dim);
     const u32 row_bytes = static_cast<u32>(head_dim) * sizeof(T);
     const i32 matrix = static_cast<i32>((thread_ % 32) / 8),
@@ -175,8 +194,8 @@ class GpuAttentionTile {
         const i32 mine = piece + step * 2 + matrix / 2;
         const i32 valid = Min(mine, pieces - 1);
         a[step] = LoadMatrices(query + static_cast<u32>((valid ^ (query_row & mask)) * 16));
-        if (piece + step * 2 >= pieces) a[step].x = a[step].y = 0;
-        if (piece + step * 2 + 1 >= pieces) a[step].z = a[step].w = 0;
+        if (ragged && piece + step * 2 >= pieces) a[step].x = a[step].y = 0;
+        if (ragged && piece + step * 2 + 1 >= pieces) a[step].z = a[step].w = 0;
       }
       const i32 mine = Min(piece + matrix, pieces - 1);
       const u32 at = key + static_cast<u32>((mine ^ (line & mask)) * 16);
@@ -184,10 +203,10 @@ class GpuAttentionTile {
       for (i32 n = 0; n < kTokens / 8; ++n) {
         if (n * 8 < tokens) {
           uint4 b = LoadMatrices(at + static_cast<u32>(n * 8) * row_bytes);
-          if (piece + 1 >= pieces) b.y = 0;
+          if (ragged && piece + 1 >= pieces) b.y = 0;
           MmaOf<T>::Run(s[n], a[0], b.x, b.y);
-          if (piece + 2 < pieces) {
-            if (piece + 3 >= pieces) b.w = 0;
+          if (!ragged || piece + 2 < pieces) {
+            if (ragged && piece + 3 >= pieces) b.w = 0;
             MmaOf<T>::Run(s[n], a[1], b.z, b.w);
           }
         }

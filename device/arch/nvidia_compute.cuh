@@ -13,7 +13,7 @@ struct GpuPage {
 
 // The compute role: eight warps that run the same code on the same task. When the step is aborted
 // its threads still meet at every barrier of the task in hand (waits return at once) and leave
-// together at the next AwaitReady, Publish or TakeTicket, each of which votes.
+// together at the next AwaitReady or TakeTicket, each of which votes.
 template <class Port>
 struct GpuCompute : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
@@ -150,6 +150,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN bool AwaitReady() {
     Take(kLaneInput);
     Drop(kLaneInput);
+    if constexpr (kRecordsTimeline<Port>) this->TimeReady();
     return !Vote(this->aborted_);
   }
   // Hands the finished task to the notify warp and goes on: a release at device scope takes as long as all

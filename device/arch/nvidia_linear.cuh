@@ -70,31 +70,29 @@ class GpuLinearTile {
 
   template <class W>
   EVT_FN GpuLinearTile(W& w, i32 blocks, i32 tokens)
-      : thread_(w.thread), blocks_(blocks), tokens_(tokens) {
-#pragma unroll
-    for (i32 u = 0; u < kUnits; ++u) {
-#pragma unroll
-      for (i32 i = 0; i < 4; ++i) c_[u][i] = 0.0f;
-    }
-  }
+      : thread_(w.thread), blocks_(blocks), tokens_(tokens) {}
 
-  // What Finish begins with: comes from memory while products are made.
+  // The row whose outputs this thread finishes; the same at every turn, of which each has all of the tile's
+  // blocks.
   template <class E>
-  struct Ahead {
-    typename E::Row row;
-    float loaded;
-  };
+  EVT_FN typename E::Row RowOf(const E& epilogue) const {
+    return epilogue.At((blocks_ == 1 ? 0 : static_cast<i32>(thread_ / 128 * 16)) +
+                       static_cast<i32>(thread_ % 16));
+  }
+  // What Finish begins with comes from memory while products are made.
   template <class E>
-  EVT_FN Ahead<E> First(const E& epilogue) const {
-    Ahead<E> ahead;
-    ahead.row = epilogue.At(Row());
-    ahead.loaded = epilogue.Load(ahead.row, Token(0));
-    return ahead;
+  EVT_FN float First(const E& epilogue, const typename E::Row& row) const {
+    return epilogue.Load(row, Token(0));
   }
 
   // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps.
   template <class W>
   EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps) {
+#pragma unroll
+    for (i32 u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (i32 i = 0; i < 4; ++i) c_[u][i] = 0.0f;
+    }
     u32 a = 0, b = 0, piece = 0;
     i32 weights_left = 0, input_left = 0;
 #pragma unroll 1
@@ -130,7 +128,7 @@ class GpuLinearTile {
   // segments of row lane % 16, token warp % 4 * 2 + lane / 16 of unit warp / 4. The loop is not unrolled, so
   // that the epilogue is there once.
   template <class W, class E>
-  EVT_FN void Finish(W& w, const E& epilogue, Ahead<E> next) {
+  EVT_FN void Finish(W& w, const E& epilogue, const typename E::Row& row, float next) {
     const u32 scratch = w.ScratchAddress();
     const u32 warp = thread_ / 32, lane = thread_ % 32;
     const u32 mine = scratch + warp * 512 + Exchanged(lane) * 16;
@@ -147,18 +145,18 @@ class GpuLinearTile {
           Store(mine + buffer + 4096, c_[2 * k + 1]);
         }
       }
-      const float loaded = next.loaded;
-      if ((turn + 1) * 2 < units) next.loaded = epilogue.Load(next.row, Token(turn + 1));
+      const float loaded = next;
+      if ((turn + 1) * 2 < units) next = epilogue.Load(row, Token(turn + 1));
       w.Sync();
       float sum = LoadFloat(from + buffer);
 #pragma unroll
       for (u32 s = 1; s < kSegments; ++s) sum = Add(sum, LoadFloat(from + buffer + s * 512));
       const i32 token = Token(turn);
-      const float y = epilogue.Value(next.row, token, sum);
+      const float y = epilogue.Value(row, token, sum);
       const float partner = __shfl_xor_sync(0xffffffffu, y, 8);
       typename E::Carry carry = epilogue.None();
       const bool valid = token < tokens_;
-      if (valid) carry = epilogue.Emit(next.row, token, y, partner, loaded);
+      if (valid) carry = epilogue.Emit(row, token, y, partner, loaded);
       if (!epilogue.Carries()) continue;
 #pragma unroll 1
       for (u32 offset = 1; offset < 16; offset *= 2) {
@@ -167,7 +165,7 @@ class GpuLinearTile {
         other.id = __shfl_xor_sync(0xffffffffu, carry.id, offset);
         carry = epilogue.Combine(carry, other);
       }
-      if (valid && lane % 16 == 0) epilogue.Reduced(next.row, token, carry);
+      if (valid && lane % 16 == 0) epilogue.Reduced(row, token, carry);
     }
   }
 
@@ -176,10 +174,6 @@ class GpuLinearTile {
   static constexpr u32 kStepBytes = kSegments * 256;  // of activations of 8 tokens
 
   EVT_FN i32 Unit(i32 turn) const { return turn * 2 + static_cast<i32>(thread_ / 128); }
-  // The same at every turn, of which each has all of the tile's blocks.
-  EVT_FN i32 Row() const {
-    return (blocks_ == 1 ? 0 : static_cast<i32>(thread_ / 128 * 16)) + static_cast<i32>(thread_ % 16);
-  }
   EVT_FN i32 Token(i32 turn) const {
     return (blocks_ == 1 ? Unit(turn) : Unit(turn) / 2) * 8 +
            static_cast<i32>(thread_ / 32 % 4 * 2 + thread_ % 32 / 16);

@@ -16,7 +16,7 @@ struct LinearShape {
   int tokens, rows, k;
   bool norm = false, bias = false;
   LinearParams::Epilogue epilogue = LinearParams::kStore;
-  int tile_rows = 32;
+  int tile_rows = 32, tiles = 1;
 };
 
 // Stored values of one linear, and its exact results.
@@ -88,7 +88,7 @@ class LinearCase {
  public:
   LinearCase(const OpBackend& backend, const LinearData<T>& data)
       : data_(data), s_(data.s), rig_("linear") {
-    const int k_out = s_.rows / 2, tiles = CeilDiv(s_.rows, s_.tile_rows);
+    const int k_out = s_.rows / 2, tasks = CeilDiv(s_.rows, s_.tile_rows * s_.tiles);
     const Expr tokens = rig_.graph().AddSymbol("tokens", 0, 100);
     const TensorId weight = rig_.Input("weight", data.Packed(backend));
     const TensorId input = rig_.Input("input", data.Activations());
@@ -112,9 +112,9 @@ class LinearCase {
     rig_.graph().Call<Linear>(
         "linear",
         {weight, input, bias, sums, count, output_, residual_, gain, next_, next_sums_, best_},
-        {rig_.graph().Dim(tokens), s_.bias ? 1 : -1, s_.rows, s_.k, s_.tile_rows, s_.epilogue,
+        {rig_.graph().Dim(tokens), s_.bias ? 1 : -1, s_.rows, s_.k, s_.tile_rows, s_.tiles, s_.epilogue,
          silu ? k_out : Stride(), s_.norm ? s_.k : 0, 1e-5f, s_.bias},
-        {CeilDiv(tokens, Linear::TileTokens(sizeof(T))), tiles}, Storage<T>::kVariant);
+        {CeilDiv(tokens, Linear::TileTokens(sizeof(T))), tasks}, Storage<T>::kVariant);
     rig_.Start(backend);
     StepHeader header = {};
     header.symbols[0] = s_.tokens;
