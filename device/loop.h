@@ -230,8 +230,8 @@ EVT_FN void RunCompute(const P& p, W& w) {
     if (!w.AwaitReady()) return false;
     MarkReady<P>(w);
     p.Compute(w, w.step, grid, at);
-    if (w.aborted()) return false;
     w.Publish();  // every thread of the role has written; the notifies below release it
+    if (w.aborted()) return false;  // not before: the threads of a role leave together
     NotifyTask(p, w, grid, at);
     w.Finished();
     MarkEnd<P>(w);

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "jit/codegen.h"
 #include "jit/driver.h"
-#include "runtime/abort.h"
+#include "runtime/cuda_abort.h"
 #include "runtime/cuda_device.h"
 #include "runtime/cuda_memory.h"
 #include "runtime/memory.h"
@@ -33,12 +33,12 @@ class CudaExecutorImpl : public CudaExecutor {
     driver_ = gpu_.driver;
     driver_->CtxSetCurrent(gpu_.context);
     if (gpu_.stream != nullptr) driver_->StreamSynchronize(gpu_.stream);
+    abort_.reset();
     memory_.reset();
     for (Flight& flight : flights_) {
       if (flight.started != nullptr) driver_->EventDestroy(flight.started);
       if (flight.ended != nullptr) driver_->EventDestroy(flight.ended);
     }
-    if (abort_host_ != nullptr) driver_->MemFreeHost(abort_host_);
     if (module_ != nullptr) driver_->ModuleUnload(module_);
   }
 
@@ -121,7 +121,6 @@ class CudaExecutorImpl : public CudaExecutor {
   absl::Status Allocate(const CudaExecutorOptions& options);
   absl::Status AllocateTensors(const CudaExecutorOptions& options);
   absl::Status AwaitEvent(CuEvent event);
-  absl::StatusOr<AbortRecord> ReadAbort();
 
   CudaDevice gpu_;  // first: closed last
   const CudaDriver* driver_ = nullptr;
@@ -133,7 +132,7 @@ class CudaExecutorImpl : public CudaExecutor {
   std::vector<uint64_t> addresses_;  // by tensor
   ProgramRecord record_ = {};
   Buffer timeline_;
-  AbortRecord* abort_host_ = nullptr;  // pinned
+  std::unique_ptr<CudaAbort> abort_;
   CudaReport report_;
   Flight flights_[kMaxInFlight];
   int workers_ = 0, threads_ = 0;
@@ -260,7 +259,8 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   ASSIGN_OR_RETURN(const Buffer node_buffer, memory_->Allocate(node_bytes, "node records"));
   ASSIGN_OR_RETURN(const Buffer published, memory_->Allocate(address_bytes, "tensor addresses"));
   ASSIGN_OR_RETURN(const Buffer counters, memory_->Allocate(2 * bank, "event counters"));
-  ASSIGN_OR_RETURN(const Buffer abort, memory_->Allocate(sizeof(AbortRecord), "the abort record"));
+  abort_ = std::make_unique<CudaAbort>();
+  RETURN_IF_ERROR(abort_->Allocate(gpu_, memory_.get(), workers_));
   ASSIGN_OR_RETURN(const Buffer progress,
                    memory_->Allocate(int64_t{workers_} * kEventStrideBytes, "progress counters"));
   RETURN_IF_ERROR(memory_->Upload(node_buffer.address, nodes.data(), node_bytes));
@@ -269,7 +269,7 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   record_.published = published.address;
   record_.counters = counters.address;
   record_.bank_bytes = static_cast<uint64_t>(bank);
-  record_.abort = abort.address;
+  record_.abort = abort_->address();
   record_.progress = progress.address;
   if (options.timeline_tasks > 0) {
     const TimelineHeader header = TimelineHeaderFor(options.timeline_tasks, workers_);
@@ -280,10 +280,6 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
     RETURN_IF_ERROR(memory_->Upload(timeline_.address, &header, sizeof(header)));
     record_.timeline = timeline_.address;
   }
-  void* host = nullptr;
-  RETURN_IF_ERROR(driver_->Check(driver_->MemHostAlloc(&host, sizeof(AbortRecord), 0),
-                                 "allocating pinned memory"));
-  abort_host_ = static_cast<AbortRecord*>(host);
   return absl::OkStatus();
 }
 
@@ -337,16 +333,6 @@ absl::Status CudaExecutorImpl::AwaitEvent(CuEvent event) {
   }
 }
 
-// On a stream of its own: the next step is running on the other one.
-absl::StatusOr<AbortRecord> CudaExecutorImpl::ReadAbort() {
-  RETURN_IF_ERROR(driver_->Check(
-      driver_->MemcpyDtoHAsync(abort_host_, record_.abort, sizeof(AbortRecord), gpu_.second_stream),
-      "reading the abort record"));
-  RETURN_IF_ERROR(
-      driver_->Check(driver_->StreamSynchronize(gpu_.second_stream), "reading the abort record"));
-  return *abort_host_;
-}
-
 absl::Status CudaExecutorImpl::Wait() {
   if (in_flight_ == 0) return absl::FailedPreconditionError("Wait without a submitted step");
   RETURN_IF_ERROR(Enter());
@@ -361,9 +347,8 @@ absl::Status CudaExecutorImpl::Wait() {
                                    "timing a step"));
     last_step_ms_ = ms;
   }
-  ASSIGN_OR_RETURN(const AbortRecord record, ReadAbort());
-  if (record.cause == kAbortNone) return absl::OkStatus();
-  const absl::Status story = DescribeAbort(*program_, record);
+  const absl::Status story = abort_->Story(*program_);
+  if (!absl::IsDeadlineExceeded(story)) return story;  // fine, or the copy itself failed
   // A step behind it sees the record and ends early: whatever it did counts as aborted too. Only
   // when it has ended may the banks and the record be cleaned, for the step that comes next.
   if (in_flight_ > 0) {
@@ -372,7 +357,7 @@ absl::Status CudaExecutorImpl::Wait() {
         story.code(), absl::StrCat("the step before this one was aborted: ", story.message()));
   }
   RETURN_IF_ERROR(memory_->Fill(record_.counters, 0, static_cast<int64_t>(2 * record_.bank_bytes)));
-  RETURN_IF_ERROR(memory_->Fill(record_.abort, 0, sizeof(AbortRecord)));
+  RETURN_IF_ERROR(abort_->Clear());
   return story;
 }
 

@@ -42,12 +42,15 @@ struct GpuCompute : GpuWorkerBase<Port> {
   // used, and not once at the top for all ops, in registers that none of them can spare.
   EVT_FN bool Begin(const TaskName& task) {
     asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
-    if (Leader()) this->SetTask(kRoleCompute, task);
+    if (Leader()) {
+      this->SetTask(kRoleCompute, task);
+      this->SetCause(kRoleCompute, kAbortStuckTask);
+    }
     return true;
   }
   EVT_FN GpuPage Take(u32 lane) {
     const u32 slot = taken[lane] % kSlots;
-    AwaitBarrier(this->base + FullAt(lane, slot), taken[lane] / kSlots % 2);
+    AwaitBarrier(this->base + FullAt(lane, slot), taken[lane] / kSlots % 2, kAbortStuckPage);
     ++taken[lane];
     const SlotPage page = LoadSlot(this->base + SlotAt(lane, slot));
     // After an abort the slot may hold no page: any page will do then, nothing of it is published.
@@ -100,11 +103,11 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
 
   template <class P>
-  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
+  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName& task) {
     bool ended = false;
 #pragma unroll 1
     for (i32 k = static_cast<i32>(thread); k < box.size(); k += kComputeThreads) {
-      ended = ended || !AwaitElement(this->WaitFor(p, box, k));
+      ended = ended || !AwaitElement(this->WaitFor(p, box, k), task);
     }
     return !Vote(ended);
   }
@@ -131,7 +134,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   EVT_FN u32 TakeTicket(i32) {
     const u32 slot = this->tickets % kTicketSlots;
-    AwaitBarrier(this->base + TicketFullAt(slot), this->tickets / kTicketSlots % 2);
+    AwaitBarrier(this->base + TicketFullAt(slot), this->tickets / kTicketSlots % 2,
+                 kAbortStuckRole);
     ++this->tickets;
     const u32 ticket = this->shared.ticket[slot];
     __syncwarp();
@@ -140,21 +144,20 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
 
  private:
-  EVT_FN void AwaitBarrier(u32 barrier, u32 parity) {
+  EVT_FN void AwaitBarrier(u32 barrier, u32 parity, u32 cause) {
     for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
       this->timer.Stalls();
       if (poll % kPollsPerCheck == 0) {
-        this->aborted_ = this->Ended(kRoleCompute, kAbortStuckPage, 0, 0);
+        this->aborted_ = this->Ended(kRoleCompute, cause, 0, 0);
       }
     }
     this->timer.StallEnds();
   }
-  EVT_FN bool AwaitElement(const ElementWait& wait) {
+  EVT_FN bool AwaitElement(const ElementWait& wait, const TaskName& task) {
     for (u32 poll = 1; DirectSync::LoadAcquire(wait.counter) < wait.target; ++poll) {
-      if (poll % kPollsPerCheck == 0 &&
-          this->Ended(kRoleCompute, kAbortStuckEvent, wait.element, wait.target)) {
-        return false;
-      }
+      if (poll % kPollsPerCheck != 0) continue;
+      this->SetTask(kRoleCompute, task);  // not begun: it waits for its grid's extent
+      if (this->Ended(kRoleCompute, kAbortStuckEvent, wait.element, wait.target)) return false;
     }
     return true;
   }
