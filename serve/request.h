@@ -65,6 +65,7 @@ struct RequestOutput {
   FinishReason finish_reason = FinishReason::kNone;
   absl::Status status;  // why, for kError
   uint64_t prompt_tokens = 0;
+  uint64_t cached_tokens = 0;  // of the prompt: their KV was there already
   uint64_t output_tokens = 0;  // all so far
 };
 

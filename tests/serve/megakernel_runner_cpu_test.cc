@@ -6,6 +6,7 @@
 #include "models/random_weights.h"
 #include "serve/clock.h"
 #include "serve/engine.h"
+#include "serve/hash.h"
 #include "serve/megakernel_runner.h"
 #include "tests/support/test.h"
 
@@ -94,6 +95,85 @@ TEST_CASE("requests get the same tokens alone, batched and preempted, greedy and
   const Served preempted = Serve(tight.get(), requests);
   CHECK(preempted.tokens == alone);
   CHECK(preempted.stats.preemptions > 0);
+}
+
+// Remembers a hash of the logits behind every token, by slot admission in order.
+class HashingRunner final : public StepRunner {
+ public:
+  explicit HashingRunner(MegakernelRunner* runner) : runner_(runner), info_(runner->info()) {
+    info_.max_steps_in_flight = 1;  // logits are read between steps
+  }
+  const RunnerInfo& info() const override { return info_; }
+  absl::Status Admit(const SlotAdmission& admission) override {
+    of_slot_[admission.slot] = hashes.size();
+    hashes.emplace_back();
+    return runner_->Admit(admission);
+  }
+  absl::Status Submit(const StepInput& input) override { return runner_->Submit(input); }
+  std::optional<StepOutcome> Poll() override { return std::nullopt; }
+  StepOutcome Wait() override {
+    StepOutcome outcome = runner_->Wait();
+    int output = 0;
+    for (const RowResult& row : outcome.rows) {
+      if (row.tokens.empty()) continue;
+      const auto logits = runner_->Logits(output++, 1);
+      REQUIRE(logits.ok());
+      hashes[of_slot_[row.slot]].push_back(HashBytes(
+          {reinterpret_cast<const char*>(logits->data()), logits->size() * sizeof(float)}));
+    }
+    return outcome;
+  }
+  void Release(uint32_t slot) override { runner_->Release(slot); }
+
+  std::vector<std::vector<uint64_t>> hashes;  // [admission][token]
+
+ private:
+  MegakernelRunner* runner_;
+  RunnerInfo info_;
+  std::map<uint32_t, size_t> of_slot_;
+};
+
+TEST_CASE("logits have the same bits whether a prefix was found in the cache or computed") {
+  auto runner = MakeRunner(128);
+  // Lengths around block boundaries; half of them end inside another's prompt.
+  std::vector<Request> requests;
+  for (int length : {15, 16, 17, 33, 64, 65, 150}) {
+    Request request;
+    request.id = std::to_string(length);
+    for (int t = 0; t < length; ++t) request.prompt.push_back(t * 31 % 257);
+    request.sampling.max_tokens = 20;
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    requests.push_back(request);
+  }
+  const auto hash = [&](bool enabled, uint64_t* hits) {
+    HashingRunner hashing(runner.get());
+    SteadyClock clock;
+    EngineOptions options;
+    options.prefix_cache.enabled = enabled;
+    auto engine = Engine::Create(&hashing, &clock, options);
+    REQUIRE(engine.ok());
+    for (int round = 0; round < 2; ++round) {  // alone, then all together
+      for (Request request : requests) {
+        request.id += round ? "b" : "a";
+        REQUIRE((*engine)->AddRequest(request, nullptr).ok());
+        while (round == 0 && (*engine)->HasWork()) REQUIRE((*engine)->Step().ok());
+      }
+      while ((*engine)->HasWork()) REQUIRE((*engine)->Step().ok());
+    }
+    *hits = (*engine)->stats().prefix_hit_tokens;
+    return hashing.hashes;
+  };
+  uint64_t hits = 0, misses = 0;
+  const auto hit = hash(true, &hits), miss = hash(false, &misses);
+  CHECK(misses == 0);
+  // One by one each finds the longest full blocks of those before it; all together each finds all
+  // but the block of its last token.
+  CHECK(hits == (0 + 0 + 16 + 16 + 32 + 64 + 64) + (0 + 0 + 16 + 32 + 48 + 64 + 144));
+  REQUIRE(hit.size() == 14);
+  CHECK(hit == miss);
+  for (const auto& tokens : hit) CHECK(tokens.size() == 20);
+  CHECK(hit[0] != hit[1]);
 }
 
 TEST_CASE("a runner refuses rows, blocks and tokens that are not there, and goes on working") {
