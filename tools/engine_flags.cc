@@ -95,6 +95,15 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--num-blocks,--num-pages", flags->num_blocks,
                   "KV blocks; 0: for all sequences at full length, at most a quarter of memory")
       ->check(CLI::Range(int64_t{0}, int64_t{INT32_MAX}));
+  app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching,!--no-prefix-cache",
+                flags->prefix_caching,
+                "Requests that begin with the same tokens share KV blocks (the default)");
+  app->add_option("--scheduling-policy", flags->scheduling_policy,
+                  "fcfs: in order of arrival; priority: lower priority values first")
+      ->check(CLI::IsMember({"fcfs", "priority"}));
+  app->add_option("--long-prefill-token-threshold", flags->long_prefill_token_threshold,
+                  "Tokens of one prompt in a step at most; 0: only the step's tokens limit it")
+      ->check(CLI::Range(0, 1 << 20));
   app->add_option("--tokenizer", flags->tokenizer,
                   "tokenizer.json (or its folder), .gguf or llama2.c .bin; default: the model's");
   app->add_option("--seed", flags->seed, "Of sampling, where a request brings none")
@@ -189,6 +198,10 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   const PhaseSpan span(phases, "kv_alloc");
   EngineOptions engine;
   engine.seed = flags.seed;
+  engine.prefix_cache.enabled = flags.prefix_caching;
+  engine.scheduling_policy =
+      flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  engine.max_prefill_chunk = static_cast<uint32_t>(flags.long_prefill_token_threshold);
   if (opened->tokenizer != nullptr) engine.text_sink = TokenizerSinks(opened->tokenizer.get());
   ASSIGN_OR_RETURN(opened->engine,
                    Engine::Create(opened->runner.get(), &opened->clock, std::move(engine)));

@@ -26,6 +26,9 @@ struct EngineFlags {
   int max_model_len = 0;
   int block_size = 16;
   int64_t num_blocks = 0;
+  bool prefix_caching = true;
+  std::string scheduling_policy = "fcfs";
+  int long_prefill_token_threshold = 0;
   uint64_t seed = 0;
   bool json = false;
 };
