@@ -276,13 +276,17 @@ absl::StatusOr<std::vector<float>> MegakernelRunner::Logits(int first, int count
     return absl::OutOfRangeError(
         absl::StrCat("outputs ", first, " + ", count, " of ", decoder_.limits.max_outputs));
   }
+  if (count == 0) return std::vector<float>();
+  // In one copy, padding included: rows are then moved together.
   const int64_t vocab = info_.vocab_size, stride = decoder_.logits_stride;
-  std::vector<float> logits(count * vocab);
+  std::vector<float> logits((count - 1) * stride + vocab);
   const Buffer buffer = executor().TensorBuffer(decoder_.logits);
-  for (int i = 0; i < count; ++i) {
-    RETURN_IF_ERROR(
-        executor().Read(buffer, (first + i) * stride * 4, logits.data() + i * vocab, vocab * 4));
+  RETURN_IF_ERROR(executor().Read(buffer, first * stride * 4, logits.data(),
+                                  static_cast<int64_t>(logits.size() * 4)));
+  for (int i = 1; i < count; ++i) {
+    std::copy_n(logits.begin() + i * stride, vocab, logits.begin() + i * vocab);
   }
+  logits.resize(count * vocab);
   return logits;
 }
 
