@@ -292,7 +292,9 @@ absl::Status CheckSupported(const ModelConfig& c, const DecoderLimits& limits) {
   return absl::OkStatus();
 }
 
-absl::Status CheckLimits(const ModelConfig& c, const DecoderLimits& l) {
+}  // namespace
+
+absl::Status CheckDecoderLimits(const ModelConfig& c, const DecoderLimits& l) {
   const auto check = [](const char* name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -313,13 +315,11 @@ absl::Status CheckLimits(const ModelConfig& c, const DecoderLimits& l) {
   return check("the number of KV blocks (num-blocks)", l.num_blocks, 1, INT32_MAX);
 }
 
-}  // namespace
-
 absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
                                      const DecoderLimits& limits) {
   RETURN_IF_ERROR(ValidateConfig(config));
   RETURN_IF_ERROR(CheckSupported(config, limits));
-  RETURN_IF_ERROR(CheckLimits(config, limits));
+  RETURN_IF_ERROR(CheckDecoderLimits(config, limits));
   EVT_CHECK(IsWeightDType(storage));
   Decoder decoder;
   decoder.config = config;
