@@ -177,13 +177,18 @@ void Engine::Finish(Entry* entry, FinishReason reason, absl::Status status, Requ
       ++stats_.finished_error;
       entry->kv_lost = true;  // nothing is known for certain where a runner failed
   }
+  const uint64_t tokens = entry->output_tokens();
+  const auto seconds = [](int64_t from, int64_t to) {
+    return 1e-9 * static_cast<double>(to - from);
+  };
+  if (tokens > 0) output.ttft_seconds = seconds(entry->arrival_ns, entry->first_token_ns);
+  if (tokens > 1) {
+    output.tpot_seconds =
+        seconds(entry->first_token_ns, entry->last_token_ns) / static_cast<double>(tokens - 1);
+  }
   if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
-    ttft_seconds_.push_back(1e-9 * static_cast<double>(entry->first_token_ns - entry->arrival_ns));
-    if (entry->output_tokens() > 1) {
-      tpot_seconds_.push_back(1e-9 *
-                              static_cast<double>(entry->last_token_ns - entry->first_token_ns) /
-                              static_cast<double>(entry->output_tokens() - 1));
-    }
+    ttft_seconds_.push_back(output.ttft_seconds);
+    if (tokens > 1) tpot_seconds_.push_back(output.tpot_seconds);
   }
   outputs_.emplace_back(std::move(entry->callback), std::move(output));
   live_.erase(entry->request.id);
