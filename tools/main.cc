@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
+#include "tools/version.h"
 
 namespace eventide {
 namespace {
@@ -20,6 +21,7 @@ int Run(int argc, char** argv) {
   CLI::App app(
       "Runs language models as event tensor programs: one kernel for every shape, no recompiling.");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "eventide " + Version(), "The version, and exit");
   app.footer(
       "Examples:\n"
       "  eventide generate --model random:test-llama --tokens 1,2,3 --max-tokens 8\n"
