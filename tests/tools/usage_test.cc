@@ -106,7 +106,12 @@ const std::vector<Command>& Commands() {
              Whole("--warmup", "0", "1000000", {"1000001"}),
              Real("--kv-gib", {"0", "1.5"}, {"1e7"}),
              {"--timeline", {"/no/such/folder/x"}, {""}}})},
-      {"bench sync", "", {}}};
+      {"bench sync", "", {}},
+      {"warmup", "",
+       With(EngineFlagRows(), {Whole("--num-iters-cold", "1", "1000", {"0", "1001"}),
+                               Whole("--num-iters-warm", "1", "1000", {"0", "1001"}),
+                               Whole("--prompt-tokens", "1", "1048576", {"0", "1048577"}),
+                               Whole("--shapes", "0", "1024", {"1025", kBeyond64})})}};
   return commands;
 }
 
@@ -127,8 +132,20 @@ std::set<std::string> ListedFlags(const std::string& command) {
   return flags;
 }
 
-TEST_CASE("the table of flags names every flag that takes a value") {
+TEST_CASE("the table of flags names every command, and every flag that takes a value") {
   if (Missing()) return;
+  std::set<std::string> known, listed;
+  for (const Command& command : Commands()) {
+    known.insert(command.name.substr(0, command.name.find(' ')));
+  }
+  const std::string help = Run("--help").out;
+  std::istringstream lines(help.substr(help.find("Subcommands:")));
+  for (std::string text; std::getline(lines, text);) {
+    std::smatch match;
+    if (std::regex_search(text, match, std::regex("^  ([a-z]+) "))) listed.insert(match[1].str());
+  }
+  listed.erase("eventide");  // the examples below the list
+  CHECK(known == listed);
   for (const Command& command : Commands()) {
     INFO(command.name);
     std::set<std::string> named;
@@ -198,7 +215,8 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "inspect --timeline x --events",
               "bench decode" + model + "--batch 1,2 --timeline x",
               "bench decode" + model + "--device sim",
-              "bench sync extra"}) {
+              "bench sync extra",
+              "warmup" + model + "--cold --compare"}) {
     INFO(call);
     const Ran ran = Run(call);
     CHECK(ran.code == 2);
