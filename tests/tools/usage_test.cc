@@ -58,6 +58,8 @@ std::vector<Flag> EngineFlagRows() {
   flags.push_back(Whole("--max-num-batched-tokens", "0", "1048576", {"1048577", kBeyond64}));
   flags.push_back(Whole("--max-model-len", "0", "16777216", {"16777217", kBeyond64}));
   flags.push_back(Whole("--num-blocks", "0", "2147483647", {"2147483648", kBeyond64}));
+  flags.push_back({"--scheduling-policy", {"fcfs", "priority"}, {"", "sjf"}});
+  flags.push_back(Whole("--long-prefill-token-threshold", "0", "1048576", {"1048577"}));
   flags.push_back({"--tokenizer", {"/no/such/file"}, {""}});
   return flags;
 }
