@@ -41,7 +41,7 @@ class Builder {
         c_(decoder->config),
         shape_(c_),
         variant_(VariantOf(decoder->storage)),
-        rows_(g_.AddSymbol("rows", 1, d_.limits.max_rows)),
+        rows_(g_.AddSymbol("rows", 0, d_.limits.max_rows)),
         tokens_(g_.AddSymbol("tokens", 0, d_.limits.max_tokens)),
         token_tiles_(CeilDiv(tokens_, kTile)),
         dim_tokens_(g_.Dim(tokens_)),

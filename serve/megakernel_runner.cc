@@ -158,9 +158,9 @@ absl::Status MegakernelRunner::CheckInput(const StepInput& input) const {
     return absl::FailedPreconditionError(
         absl::StrCat(flights_.size(), " steps are in flight already"));
   }
-  if (input.rows.empty() || input.rows.size() > info_.max_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", input.rows.size(), " rows; it may have 1 to ", info_.max_slots));
+  if (input.rows.size() > info_.max_slots) {
+    return absl::InvalidArgumentError(absl::StrCat("a step of ", input.rows.size(),
+                                                   " rows; it may have at most ", info_.max_slots));
   }
   std::set<u32> used;
   for (const Row& row : input.rows) {

@@ -84,7 +84,7 @@ class FakeRunner final : public StepRunner {
 
   absl::Status Submit(const StepInput& input) override {
     Require(queue_.size() < options_.info.max_steps_in_flight, "too many steps in flight");
-    Require(!input.rows.empty() && input.rows.size() <= options_.info.max_slots, "number of rows");
+    Require(input.rows.size() <= options_.info.max_slots, "number of rows");
     std::set<uint32_t> seen;
     uint64_t tokens = 0;
     for (const Row& row : input.rows) {
