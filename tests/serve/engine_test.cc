@@ -1,5 +1,5 @@
 // The engine, one situation at a time; many are small forms of faults that users of other engines
-// met. Longer than 400 lines because it is one table of situations.
+// met.
 #include "serve/engine.h"
 
 #include "absl/strings/str_cat.h"
