@@ -93,6 +93,7 @@ class Replayer {
     request.prompt = prompts_.Prompt(trace_, index);
     request.sampling = options_.sampling;
     request.sampling.max_tokens = static_cast<uint32_t>(trace_.requests[index].output_tokens);
+    if (options_.priorities) request.priority = trace_.requests[index].priority;
     if (options_.closed_loop == 0) request.arrival_ns = ArrivalNs(index);
     RequestOutput refused;
     refused.id = request.id;

@@ -29,6 +29,7 @@ struct ReplayOptions {
   double time_scale = 1;
   // Above 0: trace times are ignored, and so many requests are kept going.
   uint64_t closed_loop = 0;
+  bool priorities = false;  // the trace's; the engine's scheduling policy must be kPriority
   // Of every request; max_tokens comes from the trace.
   SamplingParams sampling = {.ignore_eos = true};
   std::function<void(const ReplayProgress&)> progress;  // after each step

@@ -59,6 +59,11 @@ std::string Summary(const ReplayResult& r, double factor) {
                         r.steps, r.distinct_shapes, r.max_batch);
   absl::StrAppendFormat(&text, "compilations  %d, %d after the engine was ready\n", r.compilations,
                         r.compilations_after_ready);
+  if (r.prefix_hit_tokens > 0) {
+    absl::StrAppendFormat(
+        &text, "prefix cache  %d prompt tokens found, %.1f %%\n", r.prefix_hit_tokens,
+        100 * static_cast<double>(r.prefix_hit_tokens) / static_cast<double>(r.prompt_tokens));
+  }
   if (r.preemptions > 0) absl::StrAppendFormat(&text, "preemptions   %d\n", r.preemptions);
   return text;
 }
@@ -101,6 +106,7 @@ absl::Status RunReplay(ReplayFlags& flags) {
   }
   Progress progress;
   flags.options.sampling.temperature = 0;
+  flags.options.priorities = flags.engine.scheduling_policy == "priority";
   flags.options.progress = [&](const ReplayProgress& p) {
     progress.Bar(
         "requests", static_cast<double>(p.ended), static_cast<double>(p.total),
@@ -128,7 +134,7 @@ CommandBody AddReplay(CLI::App* app) {
   AddEngineFlags(app, &flags->engine);
   app->add_option("--trace", flags->trace,
                   "CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or JSON lines (timestamp, "
-                  "input_length, output_length, hash_ids)")
+                  "input_length, output_length, hash_ids, priority)")
       ->required()
       ->check(NotEmpty());
   app->add_option(
@@ -145,9 +151,9 @@ CommandBody AddReplay(CLI::App* app) {
                                             "Arrival times are multiplied by it; 0: all at once")
                                 ->check(RealNumber(0, 1e6));
   app->footer(
-      "Prompts are made up, the same in every run; lengths are scaled down only where the longest "
-      "exceeds\n"
-      "the model's length.\n"
+      "Prompts are made up, the same in every run; equal hash_ids give equal tokens. Lengths are "
+      "scaled\n"
+      "down only where the longest exceeds the model's length.\n"
       "Example:\n"
       "  eventide replay --model random:test-llama --trace trace.csv --requests 200 --closed-loop "
       "16 --json");

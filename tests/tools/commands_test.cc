@@ -242,6 +242,41 @@ TEST_CASE("replay writes one line for each request, with the tokens that greedy 
   CHECK(Run(call + "/no/such/folder/x").code == 1);
 }
 
+TEST_CASE(
+    "replay of a Mooncake trace finds shared prompts, and --no-prefix-cache changes no token") {
+  if (Missing()) return;
+  std::string lines;
+  for (int i = 0; i < 8; ++i) {  // 100 + 512 tokens each: the first 512 tokens alike
+    lines += R"({"timestamp": 0, "input_length": 612, "output_length": 5, "hash_ids": [7, )" +
+             std::to_string(i) + R"(], "priority": )" + std::to_string(-i) + "}\n";
+  }
+  const std::string trace = TempFile("mooncake.jsonl", lines), output = TempFile("said.jsonl", "");
+  const auto replay = [&](const std::string& flags) {
+    const Ran ran =
+        Run("replay --model random:test-llama --device cpu --workers 2 --max-num-seqs 4 "
+            "--max-model-len 700 --json --time-scale 0 --trace " +
+            trace + " --output " + output + flags);
+    REQUIRE(ran.code == 0);
+    std::map<std::string, std::string> tokens;
+    std::ifstream file(output);
+    for (std::string line; std::getline(file, line);) {
+      const Json json = Json::parse(line);
+      tokens[json["id"]] = json["tokens"].dump();
+    }
+    CHECK(tokens.size() == 8);
+    return std::make_pair(tokens, Json::parse(ran.out)["prefix_hit_tokens"].get<int>());
+  };
+  const auto cached = replay(""), off = replay(" --no-prefix-cache");
+  // Whoever joins once the first prompt is done finds 512 tokens; others, what is done by then.
+  CHECK(cached.second >= 4 * 512);
+  CHECK(cached.second <= 7 * 512);
+  CHECK(off.second == 0);
+  CHECK(cached.first == off.first);
+  CHECK(replay(" --no-enable-prefix-caching --scheduling-policy priority").first == off.first);
+  std::filesystem::remove(trace);
+  std::filesystem::remove(output);
+}
+
 TEST_CASE("a short answer's first token is timed when it comes, not a step later") {
   if (Missing()) return;
   // Simulated, so that a step takes long against all else that happens in between.
