@@ -67,6 +67,7 @@ class StepPlan {
     if (turnover) {
       for (uint32_t slot = 0; slot < slots_.size(); ++slot) Turn(slot, &step);
     }
+    if (Chance(3)) return step;  // no rows at all
     const Kind kind = Chance(50) ? kDecode : Chance(70) ? kMixed : kPrefill;
     const uint32_t rows = PickRows();
     uint32_t budget = info_.max_batched_tokens;
