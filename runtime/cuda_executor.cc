@@ -12,6 +12,7 @@
 #include "runtime/cuda_abort.h"
 #include "runtime/cuda_device.h"
 #include "runtime/cuda_memory.h"
+#include "runtime/cuda_packer.h"
 #include "runtime/memory.h"
 #include "runtime/timeline.h"
 #include "schedulers/scheduler.h"
@@ -105,6 +106,11 @@ class CudaExecutorImpl : public CudaExecutor {
     if (result == kCuNotReady) return false;
     RETURN_IF_ERROR(driver_->Check(result, "asking whether a step has ended"));
     return true;
+  }
+
+  absl::StatusOr<std::unique_ptr<DevicePacker>> MakePacker() override {
+    RETURN_IF_ERROR(Enter());
+    return MakeCudaPacker(driver_, module_, gpu_.stream, gpu_.multiprocessors);
   }
 
  private:
@@ -221,24 +227,14 @@ absl::Status CudaExecutorImpl::ChooseWorkers(const CudaExecutorOptions& options)
 
 absl::Status CudaExecutorImpl::AllocateTensors(const CudaExecutorOptions& options) {
   const size_t tensors = program_->tensors.size();
-  static constexpr const char* kArenaNames[kArenas] = {"weights", "state", "inputs", "scratch",
-                                                       "outputs"};
   ASSIGN_OR_RETURN(plan_, PlanMemory(*program_, {}));
-  std::array<uint64_t, kArenas> base = {};
-  for (int arena = 0; arena < kArenas; ++arena) {
-    ASSIGN_OR_RETURN(const Buffer buffer,
-                     memory_->Allocate(plan_.bytes[arena], kArenaNames[arena]));
-    base[arena] = buffer.address;
-  }
+  ASSIGN_OR_RETURN(const auto base, memory_->AllocateArenas(plan_.bytes));
   addresses_.assign(tensors, 0);
   for (size_t i = 0; i < tensors; ++i) {
     addresses_[i] = base[plan_.tensors[i].arena] + static_cast<uint64_t>(plan_.tensors[i].offset);
   }
   for (const PlacedTensor& place : options.placed) {
-    if (place.tensor < 0 || place.tensor >= static_cast<int>(tensors) || place.data == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("placed tensor %d: no such tensor, or no data", place.tensor));
-    }
+    RETURN_IF_ERROR(CheckPlaced(*program_, place));
     RETURN_IF_ERROR(
         memory_->Upload(addresses_[place.tensor], place.data, plan_.tensors[place.tensor].bytes));
   }

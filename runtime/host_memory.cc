@@ -59,15 +59,7 @@ absl::Status HostExecutor::Allocate(const ExecutorOptions& options) {
   std::vector<bool> placed(tensors);
   addresses_.assign(tensors, 0);
   for (const PlacedTensor& place : options.placed) {
-    if (place.tensor < 0 || place.tensor >= static_cast<int>(tensors) || place.data == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("placed tensor %d: no such tensor, or no data", place.tensor));
-    }
-    const TensorDecl& decl = program_->tensors[place.tensor];
-    if (decl.role != TensorRole::kWeight) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("tensor %s cannot be placed: only weights are never written", decl.name));
-    }
+    RETURN_IF_ERROR(CheckPlaced(*program_, place));
     placed[place.tensor] = true;
     addresses_[place.tensor] = reinterpret_cast<uint64_t>(place.data);
   }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "serve/device_pack.h"
 
 namespace eventide {
 
@@ -62,12 +63,19 @@ absl::Status MegakernelRunner::Load(const WeightSource& source, const RunnerOpti
   pack.order = backend_.order;
   pack.threads = options.pack_threads;
   pack.progress = options.pack_progress;
+  pack.phases = options.backend.phases;
   std::mutex mutex;  // an executor belongs to one thread at a time
   const auto write = [&](int tensor, int64_t offset, const void* data, int64_t bytes) {
     std::lock_guard<std::mutex> lock(mutex);
     return executor().Write(executor().TensorBuffer(tensor), offset, data, bytes);
   };
-  RETURN_IF_ERROR(PackWeights(source, decoder_.weights, pack, write));
+  if (backend_.packer) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<DevicePacker> packer, backend_.packer());
+    const auto address = [&](int tensor) { return executor().TensorBuffer(tensor).address; };
+    RETURN_IF_ERROR(PackOnDevice(source, decoder_.weights, pack, address, *packer));
+  } else {
+    RETURN_IF_ERROR(PackWeights(source, decoder_.weights, pack, write));
+  }
   const std::vector<float> rope = RopeTensor(decoder_);
   return write(decoder_.rope.index, 0, rope.data(), static_cast<int64_t>(rope.size() * 4));
 }

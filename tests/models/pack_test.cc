@@ -86,7 +86,7 @@ TEST_CASE("unpacking a packed matrix gives its rows back, bit for bit") {
       const auto memory = Pack(job, storage, order, 3);
       REQUIRE(memory.ok());
       const std::vector<uint8_t> rows =
-          UnpackTiles(memory->data() + job.offset, job.rows, job.columns,
+          UnpackTiles(memory->data() + job.offset, job.rows, job.columns, job.height,
                       static_cast<int>(DTypeSize(storage)), order);
       CHECK(rows == ExpectedRows(job, storage));
       CHECK((*memory)[job.offset - 1] == 0xee);
