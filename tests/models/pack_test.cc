@@ -81,8 +81,10 @@ std::vector<uint8_t> ExpectedRows(const PackJob& job, DType storage) {
 
 TEST_CASE("unpacking a packed matrix gives its rows back, bit for bit") {
   for (DType storage : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (FragmentOrder order : {&PlainOrder, &ShuffledOrder}) {
-      const PackJob job = ExampleJob();
+    for (const auto& [order, height] : std::vector<std::pair<FragmentOrder, int>>{
+             {&PlainOrder, 32}, {&ShuffledOrder, 32}, {&ShuffledOrder, 16}, {&PlainOrder, 48}}) {
+      PackJob job = ExampleJob();
+      job.height = height;
       const auto memory = Pack(job, storage, order, 3);
       REQUIRE(memory.ok());
       const std::vector<uint8_t> rows =
