@@ -100,30 +100,36 @@ enum PolicyId : u32 { kPolicyStatic = 0, kPolicyTicket = 1 };
 enum Role : u32 { kRoleStream = 0, kRoleInput = 1, kRoleCompute = 2, kRoles = 3 };
 
 enum AbortCause : u32 {
-  kAbortNone = 0,
+  kAbortNone = 0,        // nothing to tell: before the first task, or after the last
   kAbortStuckEvent = 1,  // an event never reached its target
   kAbortStuckPage = 2,   // no page was granted, or a granted one never filled
+  kAbortStuckRole = 3,   // another role of the worker handed nothing over; the task named is the last one
+  kAbortStuckTask = 4,   // waits for nothing: the task itself does not end
 };
 
-// Why a step ended early. `cause` is claimed by one compare-and-swap; its winner fills the rest and then
-// releases `ready`. Everyone polls `cause` (relaxed) in every wait loop and leaves.
+// What a role of a worker was at when its step was given up. ProgramRecord::abort is a word that everyone
+// polls (relaxed) in every wait loop, to leave once it is not 0, and kEventStrideBytes behind it a record
+// for every role of every worker. Each worker tells its own before it leaves; the host, when the step has
+// ended, looks for the oldest task among them: what all the others wait for (runtime/abort.h).
 struct AbortRecord {
   u32 cause;
-  u32 ready;
   u32 worker, role;
   i32 grid, layer;
   i32 at[kMaxCoords];
   u32 event;    // index of the event element in the bank
   u32 seen, expected;
 };
-static_assert(sizeof(AbortRecord) == 48, "AbortRecord");
+static_assert(sizeof(AbortRecord) == 44, "AbortRecord");
+EVT_FN constexpr u64 AbortBytes(u64 workers) {
+  return kEventStrideBytes + workers * kRoles * sizeof(AbortRecord);
+}
 
 // What a kernel launch is given, constant over steps.
 struct ProgramRecord {
   u64 nodes;       // Node[]
   u64 counters;    // two banks of event counters, then ticket counters, each bank_bytes long
   u64 bank_bytes;
-  u64 abort;       // AbortRecord
+  u64 abort;       // u32, then AbortRecord[workers][kRoles] at kEventStrideBytes
   u64 progress;    // u32 at kEventStrideBytes apart, tasks finished: one per worker, on a GPU one for all
   u64 timeline;    // 0: not recorded
   u64 published;   // u64[]: base address of every tensor of the program that a Load reads, by its index

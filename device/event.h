@@ -29,20 +29,13 @@ EVT_FN u32* CounterAt(const ProgramRecord& program, u32 bank, i32 element) {
                                 static_cast<u64>(element) * kEventStrideBytes);
 }
 
-// Claims the abort record and fills it; the first caller's story is the one that is told.
-template <class Sync>
-EVT_FN void ReportAbort(AbortRecord* record, const AbortRecord& story) {
-  if (!Sync::CompareAndSwap(&record->cause, kAbortNone, story.cause)) return;
-  record->worker = story.worker;
-  record->role = story.role;
-  record->grid = story.grid;
-  record->layer = story.layer;
-  for (int i = 0; i < kMaxCoords; ++i) record->at[i] = story.at[i];
-  record->event = story.event;
-  record->seen = story.seen;
-  record->expected = story.expected;
-  // Counterpart: the host's acquire of `ready` before it reads the story.
-  Sync::StoreRelease(&record->ready, 1);
+// The word that ends a step early: not 0 once anyone has given the step up. Relaxed on both sides, for
+// leaving needs no data, and the host reads the records when all workers have left.
+EVT_FN u32* AbortWord(const ProgramRecord& program) {
+  return reinterpret_cast<u32*>(program.abort);
+}
+EVT_FN AbortRecord& AbortRecordOf(const ProgramRecord& program, u32 worker, u32 role) {
+  return reinterpret_cast<AbortRecord*>(program.abort + kEventStrideBytes)[worker * kRoles + role];
 }
 
 // Bounds a wait by the progress of the whole step, not by its own length: as long as any worker finishes

@@ -44,6 +44,16 @@ EVT_FN i64 PackedFragment(i32 height, i32 k, i32 row, i32 index) {
   return row / height * PackedTile(height, k) +
          (static_cast<i64>(step * kSegments + segment) * (height / 16) + row % height / 16) * kFragment;
 }
+// The inverse: row (of its tile) and index of k at which fragment `fragment` of a tile, in memory order,
+// begins. An index from k on is padding.
+struct FragmentPlace {
+  i32 row, index;
+};
+EVT_FN constexpr FragmentPlace PlaceOfFragment(i32 height, i32 k, i32 fragment) {
+  const i32 groups = height / 16;
+  const i32 at = fragment / groups;
+  return {fragment % groups * 16, (at % kSegments * SegmentSteps(k) + at / kSegments) * 16};
+}
 // Steps (of every segment) that fit a page, for elements of `bytes` bytes.
 EVT_FN constexpr i32 StepsPerPage(i32 height, i32 bytes) {
   return static_cast<i32>(kPageBytes) / (kSegments * (height / 16) * kFragment * bytes);

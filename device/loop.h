@@ -25,7 +25,7 @@
 //   GridTurn TurnOf(p, grid)          what is known of a grid before its publications have fired
 //   bool Begin(task), void End(task)  around a task in this role
 //   void Produce(lane)                which lane the next part asks pages of (RunSequential only)
-//   bool aborted()
+//   bool aborted(), Leaves()           Leaves: all threads of the compute role know of it
 //   void TimeTask(task), TimeReady(), TimeEnd()
 //                                     only when P::kTimeline: notes for the timeline (timeline.h)
 #pragma once
@@ -277,7 +277,7 @@ EVT_FN void RunCompute(const P& p, W& w) {
     // The others await themselves.
     if ((flags & GridTurn::kEarly) == 0 && !w.AwaitReady()) return false;
     p.Compute(w, w.step, grid, at);
-    if (w.aborted()) return false;
+    if (w.Leaves()) return false;
     w.Done(p, TaskName{grid, at});
     MarkEnd<P>(w);
     return true;

@@ -75,4 +75,10 @@ EVT_FN float NormalFromBits(u32 bits) {
   return __builtin_bit_cast(float, __builtin_bit_cast(u32, magnitude) ^ (bits & 0x80000000u));
 }
 
+// A weight drawn at random (models/random_weights.h), before it is rounded to what a checkpoint stores;
+// norms' weights lie around 1.
+EVT_FN float DrawWeight(u32 bits, bool norm) {
+  return Fma(norm ? 0.1f : 0.02f, NormalFromBits(bits), norm ? 1.0f : 0.0f);
+}
+
 }  // namespace eventide

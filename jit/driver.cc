@@ -96,6 +96,7 @@ absl::StatusOr<const CudaDriver*> CudaDriver::Load() {
   resolve(driver->EventSynchronize, "cuEventSynchronize");
   resolve(driver->EventElapsedTime, "cuEventElapsedTime");
   resolve(driver->LaunchCooperative, "cuLaunchCooperativeKernel");
+  resolve(driver->LaunchKernel, "cuLaunchKernel");
   if (missing != nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the NVIDIA driver on this machine is too old: it lacks ", missing, "; update it"));

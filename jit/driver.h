@@ -90,6 +90,9 @@ class CudaDriver {
   int (*LaunchCooperative)(CuFunction, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                            unsigned block_x, unsigned block_y, unsigned block_z,
                            unsigned dynamic_shared, CuStream, void** parameters);
+  int (*LaunchKernel)(CuFunction, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned dynamic_shared,
+                      CuStream, void** parameters, void** extra);
 
  private:
   CudaDriver() = default;

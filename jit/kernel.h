@@ -16,6 +16,7 @@ struct KernelOptions {
   std::vector<HeaderText> extra_headers;  // ops that are not part of Eventide, as "ops/<name>.h"
   bool use_cache = true;
   bool timeline = false;  // CodegenTarget::timeline
+  bool packer = false;    // also the kernels that pack weights: one compile, one module
   std::string cache_folder;  // empty: $EVENTIDE_CACHE_DIR, or the user's cache folder
   PhaseLog* phases = nullptr;  // "generate", then "nvrtc": loading it, and compiling or the cache
 };
@@ -31,6 +32,9 @@ struct Kernel {
 
 // Kernels that BuildKernel has brought in this process, compiled or cached.
 uint64_t KernelsBuilt();
+
+// The kernels that pack weights, as a source of their own or at the end of another.
+inline constexpr char kPackerSource[] = "\n#include \"device/arch/nvidia_pack.cuh\"\n";
 
 absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
                                    const KernelOptions& options = {});

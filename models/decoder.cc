@@ -40,7 +40,7 @@ class Builder {
         variant_(VariantOf(decoder->storage)),
         element_bytes_(static_cast<int>(DTypeSize(decoder->storage))),
         tile_(Linear::TileTokens(element_bytes_)),
-        rows_(g_.AddSymbol("rows", 1, d_.limits.max_rows)),
+        rows_(g_.AddSymbol("rows", 0, d_.limits.max_rows)),
         tokens_(g_.AddSymbol("tokens", 0, d_.limits.max_tokens)),
         token_tiles_(CeilDiv(tokens_, tile_)),
         dim_tokens_(g_.Dim(tokens_)),
@@ -311,7 +311,9 @@ absl::Status CheckSupported(const ModelConfig& c, const DecoderLimits& limits) {
   return absl::OkStatus();
 }
 
-absl::Status CheckLimits(const ModelConfig& c, const DecoderLimits& l) {
+}  // namespace
+
+absl::Status CheckDecoderLimits(const ModelConfig& c, const DecoderLimits& l) {
   const auto check = [](const char* name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -332,13 +334,11 @@ absl::Status CheckLimits(const ModelConfig& c, const DecoderLimits& l) {
   return check("the number of KV blocks (num-blocks)", l.num_blocks, 1, INT32_MAX);
 }
 
-}  // namespace
-
 absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
                                      const DecoderLimits& limits) {
   RETURN_IF_ERROR(ValidateConfig(config));
   RETURN_IF_ERROR(CheckSupported(config, limits));
-  RETURN_IF_ERROR(CheckLimits(config, limits));
+  RETURN_IF_ERROR(CheckDecoderLimits(config, limits));
   EVT_CHECK(IsWeightDType(storage));
   Decoder decoder;
   decoder.config = config;

@@ -45,6 +45,10 @@ struct Decoder {
   int logits_stride = 0;
 };
 
+// Refuses limits that no decoder of this model can have, naming the limit. BuildDecoder asks it
+// too.
+absl::Status CheckDecoderLimits(const ModelConfig& config, const DecoderLimits& limits);
+
 // Refuses what Eventide's dense ops do not compute, naming the field.
 absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
                                      const DecoderLimits& limits);

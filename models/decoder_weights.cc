@@ -15,7 +15,7 @@ void AddLinearJobs(const std::vector<std::string>& names, std::vector<RowSpan> s
   weight.form = PackForm::kTiles;
   weight.rows = rows;
   weight.columns = columns;
-  weight.tile_rows = TileRows(rows);
+  weight.height = TileRows(rows);
   weight.spans = spans;
   for (const std::string& name : names) weight.sources.push_back(name + ".weight");
   weight.offset = layer * PackedBytes(weight, storage);

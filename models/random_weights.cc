@@ -29,7 +29,7 @@ u64 SplitMix64(u64 x) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
 #endif
-void MakeBatch(u64 key, u64 first_block, float scale, float offset, float* out) {
+void MakeBatch(u64 key, u64 first_block, bool norm, float* out) {
   u32 lanes[4][kBlocks];
   for (int i = 0; i < kBlocks; ++i) {
     const PhiloxBlock block = Philox4x32(key, first_block + u64(i));
@@ -37,7 +37,7 @@ void MakeBatch(u64 key, u64 first_block, float scale, float offset, float* out) 
   }
   float normals[4][kBlocks];
   for (int i = 0; i < kBatch; ++i) {
-    (&normals[0][0])[i] = Fma(scale, NormalFromBits((&lanes[0][0])[i]), offset);
+    (&normals[0][0])[i] = DrawWeight((&lanes[0][0])[i], norm);
   }
   for (int i = 0; i < kBlocks; ++i) {
     for (int lane = 0; lane < 4; ++lane) out[4 * i + lane] = normals[lane][i];
@@ -59,6 +59,10 @@ class RandomSource final : public WeightSource {
     return tensors_[it->second];
   }
 
+  std::optional<DrawnTensor> Drawn(absl::string_view name) const override {
+    return DrawnTensor{RandomTensorKey(name, seed_), IsNormTensor(name)};
+  }
+
   absl::Status Read(absl::string_view name, int64_t first, int64_t count, DType as,
                     void* out) const override {
     ASSIGN_OR_RETURN(const TensorInfo info, Info(name));
@@ -70,7 +74,7 @@ class RandomSource final : public WeightSource {
     char* to = static_cast<char*>(out);
     while (count > 0) {
       const int64_t skip = first % 4;
-      MakeBatch(key, u64(first / 4), norm ? 0.1f : 0.02f, norm ? 1.0f : 0.0f, values);
+      MakeBatch(key, u64(first / 4), norm, values);
       const int64_t n = std::min<int64_t>(count, kBatch - skip);
       // Through the stored type first: what is read does not depend on the type it is read as.
       ConvertElements(DType::kF32, values + skip, info.dtype, stored, size_t(n));

@@ -1,8 +1,8 @@
 // Weights made up on the spot: "random:<preset>[@seed]". The bits are a function of the seed, the
 // tensor's name and the element index alone, the same on the host and on a device:
 //   key = RandomTensorKey(name, seed); block = Philox4x32(key, index / 4);
-//   normal = NormalFromBits(block.lane[index % 4]);
-//   value = 0.02f * normal, or Fma(0.1f, normal, 1) for norms, rounded to the preset's dtype.
+//   value = DrawWeight(block.lane[index % 4], IsNormTensor(name)), rounded to the preset's dtype:
+//   0.02 times a standard normal, or 1 + 0.1 times one for norms.
 #pragma once
 
 #include <memory>

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,12 @@ struct TensorInfo {
     return product;
   }
   bool operator==(const TensorInfo&) const = default;
+};
+
+// How a tensor that is stored nowhere is made (models/random_weights.h).
+struct DrawnTensor {
+  uint64_t key = 0;
+  bool norm = false;
 };
 
 class WeightSource {
@@ -52,6 +59,12 @@ class WeightSource {
   virtual const void* Raw(absl::string_view name) const {
     (void)name;
     return nullptr;
+  }
+
+  // For a tensor of this source whose elements are drawn at random: a device can draw the same bits.
+  virtual std::optional<DrawnTensor> Drawn(absl::string_view name) const {
+    (void)name;
+    return std::nullopt;
   }
 
  protected:

@@ -9,9 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "jit/codegen.h"
 #include "jit/driver.h"
-#include "runtime/abort.h"
+#include "runtime/cuda_abort.h"
 #include "runtime/cuda_device.h"
 #include "runtime/cuda_memory.h"
+#include "runtime/cuda_packer.h"
 #include "runtime/memory.h"
 #include "runtime/timeline.h"
 #include "schedulers/scheduler.h"
@@ -32,12 +33,12 @@ class CudaExecutorImpl : public CudaExecutor {
     driver_ = gpu_.driver;
     driver_->CtxSetCurrent(gpu_.context);
     if (gpu_.stream != nullptr) driver_->StreamSynchronize(gpu_.stream);
+    abort_.reset();
     memory_.reset();
     for (Flight& flight : flights_) {
       if (flight.started != nullptr) driver_->EventDestroy(flight.started);
       if (flight.ended != nullptr) driver_->EventDestroy(flight.ended);
     }
-    if (abort_host_ != nullptr) driver_->MemFreeHost(abort_host_);
     if (module_ != nullptr) driver_->ModuleUnload(module_);
   }
 
@@ -106,6 +107,11 @@ class CudaExecutorImpl : public CudaExecutor {
     return true;
   }
 
+  absl::StatusOr<std::unique_ptr<DevicePacker>> MakePacker() override {
+    RETURN_IF_ERROR(Enter());
+    return MakeCudaPacker(driver_, module_, gpu_.stream, gpu_.multiprocessors);
+  }
+
  private:
   struct Flight {
     CuEvent started = nullptr, ended = nullptr;
@@ -120,7 +126,6 @@ class CudaExecutorImpl : public CudaExecutor {
   absl::Status Allocate(const CudaExecutorOptions& options);
   absl::Status AllocateTensors(const CudaExecutorOptions& options);
   absl::Status AwaitEvent(CuEvent event);
-  absl::StatusOr<AbortRecord> ReadAbort();
 
   CudaDevice gpu_;  // first: closed last
   const CudaDriver* driver_ = nullptr;
@@ -132,7 +137,7 @@ class CudaExecutorImpl : public CudaExecutor {
   std::vector<uint64_t> addresses_;  // by tensor
   ProgramRecord record_ = {};
   Buffer timeline_;
-  AbortRecord* abort_host_ = nullptr;  // pinned
+  std::unique_ptr<CudaAbort> abort_;
   CudaReport report_;
   Flight flights_[kMaxInFlight];
   int workers_ = 0, threads_ = 0;
@@ -221,24 +226,14 @@ absl::Status CudaExecutorImpl::ChooseWorkers(const CudaExecutorOptions& options)
 
 absl::Status CudaExecutorImpl::AllocateTensors(const CudaExecutorOptions& options) {
   const size_t tensors = program_->tensors.size();
-  static constexpr const char* kArenaNames[kArenas] = {"weights", "state", "inputs", "scratch",
-                                                       "outputs"};
   ASSIGN_OR_RETURN(plan_, PlanMemory(*program_, {}));
-  std::array<uint64_t, kArenas> base = {};
-  for (int arena = 0; arena < kArenas; ++arena) {
-    ASSIGN_OR_RETURN(const Buffer buffer,
-                     memory_->Allocate(plan_.bytes[arena], kArenaNames[arena]));
-    base[arena] = buffer.address;
-  }
+  ASSIGN_OR_RETURN(const auto base, memory_->AllocateArenas(plan_.bytes));
   addresses_.assign(tensors, 0);
   for (size_t i = 0; i < tensors; ++i) {
     addresses_[i] = base[plan_.tensors[i].arena] + static_cast<uint64_t>(plan_.tensors[i].offset);
   }
   for (const PlacedTensor& place : options.placed) {
-    if (place.tensor < 0 || place.tensor >= static_cast<int>(tensors) || place.data == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("placed tensor %d: no such tensor, or no data", place.tensor));
-    }
+    RETURN_IF_ERROR(CheckPlaced(*program_, place));
     RETURN_IF_ERROR(
         memory_->Upload(addresses_[place.tensor], place.data, plan_.tensors[place.tensor].bytes));
   }
@@ -259,7 +254,8 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   ASSIGN_OR_RETURN(const Buffer node_buffer, memory_->Allocate(node_bytes, "node records"));
   ASSIGN_OR_RETURN(const Buffer published, memory_->Allocate(address_bytes, "tensor addresses"));
   ASSIGN_OR_RETURN(const Buffer counters, memory_->Allocate(2 * bank, "event counters"));
-  ASSIGN_OR_RETURN(const Buffer abort, memory_->Allocate(sizeof(AbortRecord), "the abort record"));
+  abort_ = std::make_unique<CudaAbort>();
+  RETURN_IF_ERROR(abort_->Allocate(gpu_, memory_.get(), workers_));
   ASSIGN_OR_RETURN(const Buffer progress,
                    memory_->Allocate(int64_t{workers_} * kEventStrideBytes, "progress counters"));
   RETURN_IF_ERROR(memory_->Upload(node_buffer.address, nodes.data(), node_bytes));
@@ -268,7 +264,7 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   record_.published = published.address;
   record_.counters = counters.address;
   record_.bank_bytes = static_cast<uint64_t>(bank);
-  record_.abort = abort.address;
+  record_.abort = abort_->address();
   record_.progress = progress.address;
   if (options.timeline_tasks > 0) {
     const TimelineHeader header = TimelineHeaderFor(options.timeline_tasks, workers_);
@@ -279,10 +275,6 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
     RETURN_IF_ERROR(memory_->Upload(timeline_.address, &header, sizeof(header)));
     record_.timeline = timeline_.address;
   }
-  void* host = nullptr;
-  RETURN_IF_ERROR(driver_->Check(driver_->MemHostAlloc(&host, sizeof(AbortRecord), 0),
-                                 "allocating pinned memory"));
-  abort_host_ = static_cast<AbortRecord*>(host);
   return absl::OkStatus();
 }
 
@@ -336,16 +328,6 @@ absl::Status CudaExecutorImpl::AwaitEvent(CuEvent event) {
   }
 }
 
-// On a stream of its own: the next step is running on the other one.
-absl::StatusOr<AbortRecord> CudaExecutorImpl::ReadAbort() {
-  RETURN_IF_ERROR(driver_->Check(
-      driver_->MemcpyDtoHAsync(abort_host_, record_.abort, sizeof(AbortRecord), gpu_.second_stream),
-      "reading the abort record"));
-  RETURN_IF_ERROR(
-      driver_->Check(driver_->StreamSynchronize(gpu_.second_stream), "reading the abort record"));
-  return *abort_host_;
-}
-
 absl::Status CudaExecutorImpl::Wait() {
   if (in_flight_ == 0) return absl::FailedPreconditionError("Wait without a submitted step");
   RETURN_IF_ERROR(Enter());
@@ -360,9 +342,8 @@ absl::Status CudaExecutorImpl::Wait() {
                                    "timing a step"));
     last_step_ms_ = ms;
   }
-  ASSIGN_OR_RETURN(const AbortRecord record, ReadAbort());
-  if (record.cause == kAbortNone) return absl::OkStatus();
-  const absl::Status story = DescribeAbort(*program_, record);
+  const absl::Status story = abort_->Story(*program_);
+  if (!absl::IsDeadlineExceeded(story)) return story;  // fine, or the copy itself failed
   // A step behind it sees the record and ends early: whatever it did counts as aborted too. Only
   // when it has ended may the banks and the record be cleaned, for the step that comes next.
   if (in_flight_ > 0) {
@@ -371,7 +352,7 @@ absl::Status CudaExecutorImpl::Wait() {
         story.code(), absl::StrCat("the step before this one was aborted: ", story.message()));
   }
   RETURN_IF_ERROR(memory_->Fill(record_.counters, 0, static_cast<int64_t>(2 * record_.bank_bytes)));
-  RETURN_IF_ERROR(memory_->Fill(record_.abort, 0, sizeof(AbortRecord)));
+  RETURN_IF_ERROR(abort_->Clear());
   return story;
 }
 

@@ -6,6 +6,7 @@
 
 #include "jit/kernel.h"
 #include "runtime/cuda_device.h"
+#include "runtime/device_packer.h"
 #include "runtime/executor.h"
 
 namespace eventide {
@@ -34,6 +35,9 @@ class CudaExecutor : public Executor {
   virtual const CudaReport& report() const = 0;
   // Whether the oldest step in flight has ended: Wait would not block.
   virtual absl::StatusOr<bool> Done() = 0;
+  // Fills tensors on the GPU itself, ordered before steps submitted later; for the executor's thread, and
+  // gone before the executor. Needs KernelOptions::packer.
+  virtual absl::StatusOr<std::unique_ptr<DevicePacker>> MakePacker() = 0;
 };
 
 // Of this process so far.

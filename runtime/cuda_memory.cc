@@ -42,12 +42,39 @@ absl::StatusOr<Buffer> CudaMemory::Allocate(int64_t bytes, const std::string& wh
     size_t free = 0, total = 0;
     driver_->MemGetInfo(&free, &total);
     return driver_->Check(
-        result, absl::StrFormat("allocating %d MiB on the GPU for %s (%d of %d MiB are free)",
-                                bytes >> 20, what, free >> 20, total >> 20));
+        result, absl::StrFormat("allocating %d bytes on the GPU for %s (%d of %d are free)", bytes,
+                                what, free, total));
   }
   blocks_.push_back(address);
   RETURN_IF_ERROR(Fill(address, 0, bytes));
   return Buffer{address, bytes};
+}
+
+absl::StatusOr<std::array<uint64_t, kArenas>> CudaMemory::AllocateArenas(
+    const std::array<int64_t, kArenas>& bytes) {
+  static constexpr const char* kNames[kArenas] = {"weights", "state (mostly the KV cache)", "inputs",
+                                                  "scratch", "outputs"};
+  size_t free = 0, total = 0;
+  RETURN_IF_ERROR(
+      driver_->Check(driver_->MemGetInfo(&free, &total), "asking how much memory is free"));
+  uint64_t needed = 0;
+  std::string parts;
+  for (int arena = 0; arena < kArenas; ++arena) {
+    needed += static_cast<uint64_t>(bytes[arena]);
+    absl::StrAppendFormat(&parts, "%s%d for %s", arena == 0 ? "" : ", ", bytes[arena], kNames[arena]);
+  }
+  if (needed > free) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "the GPU has too little memory: %d bytes are needed (%s), %d of %d are free; use a smaller "
+        "model or context, fewer KV blocks, or end other processes on this GPU",
+        needed, parts, free, total));
+  }
+  std::array<uint64_t, kArenas> base = {};
+  for (int arena = 0; arena < kArenas; ++arena) {
+    ASSIGN_OR_RETURN(const Buffer buffer, Allocate(bytes[arena], kNames[arena]));
+    base[arena] = buffer.address;
+  }
+  return base;
 }
 
 absl::StatusOr<Buffer> CudaMemory::AllocateMapped(int64_t bytes) {

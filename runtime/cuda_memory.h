@@ -7,6 +7,7 @@
 
 #include "jit/driver.h"
 #include "runtime/executor.h"
+#include "runtime/memory.h"
 
 namespace eventide {
 
@@ -21,6 +22,9 @@ class CudaMemory {
 
   // Zeroed device memory; `what` is for messages.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, const std::string& what);
+  // One block per arena. When they do not fit, the error says what each needs and what is free.
+  absl::StatusOr<std::array<uint64_t, kArenas>> AllocateArenas(
+      const std::array<int64_t, kArenas>& bytes);
   // Pinned host memory that the device writes; Host() is where the host reads it.
   absl::StatusOr<Buffer> AllocateMapped(int64_t bytes);
   // The host's address of a mapped device address, or null.

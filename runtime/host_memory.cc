@@ -59,15 +59,7 @@ absl::Status HostExecutor::Allocate(const ExecutorOptions& options) {
   std::vector<bool> placed(tensors);
   addresses_.assign(tensors, 0);
   for (const PlacedTensor& place : options.placed) {
-    if (place.tensor < 0 || place.tensor >= static_cast<int>(tensors) || place.data == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("placed tensor %d: no such tensor, or no data", place.tensor));
-    }
-    const TensorDecl& decl = program_->tensors[place.tensor];
-    if (decl.role != TensorRole::kWeight) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("tensor %s cannot be placed: only weights are never written", decl.name));
-    }
+    RETURN_IF_ERROR(CheckPlaced(*program_, place));
     placed[place.tensor] = true;
     addresses_[place.tensor] = reinterpret_cast<uint64_t>(place.data);
   }
@@ -84,7 +76,7 @@ absl::Status HostExecutor::Allocate(const ExecutorOptions& options) {
   // A program without events still has a counter, so that no pointer is null.
   const int64_t bank = std::max<int64_t>(program_->BankBytes(), kEventStrideBytes);
   ASSIGN_OR_RETURN(const Buffer counters, AllocateBuffer(2 * bank));
-  ASSIGN_OR_RETURN(const Buffer abort, AllocateBuffer(sizeof(AbortRecord)));
+  ASSIGN_OR_RETURN(const Buffer abort, AllocateBuffer(AbortBytes(workers_)));
   ASSIGN_OR_RETURN(const Buffer progress, AllocateBuffer(int64_t{workers_} * kEventStrideBytes));
   ASSIGN_OR_RETURN(const Buffer published, AllocateBuffer(std::max<int64_t>(tensors, 1) * 8));
   record_.counters = counters.address;
@@ -186,15 +178,15 @@ absl::Status HostExecutor::Submit(const StepHeader& given) {
   outcomes_.push_back({outcome.ok() ? ran : outcome, took.count()});
   if (!outcomes_.back().status.ok()) {
     std::memset(At<void>(record_.counters), 0, 2 * record_.bank_bytes);
-    std::memset(At<void>(record_.abort), 0, sizeof(AbortRecord));
+    std::memset(At<void>(record_.abort), 0, AbortBytes(static_cast<uint64_t>(workers_)));
   }
   return absl::OkStatus();
 }
 
 absl::Status HostExecutor::Outcome() {
-  const AbortRecord& record = *At<const AbortRecord>(record_.abort);
-  if (record.cause == kAbortNone) return absl::OkStatus();
-  return DescribeAbort(*program_, record);
+  if (*AbortWord(record_) == 0) return absl::OkStatus();
+  return DescribeAbort(*program_, {&AbortRecordOf(record_, 0, 0),
+                                   static_cast<size_t>(workers_) * kRoles});
 }
 
 absl::Status HostExecutor::Wait() {

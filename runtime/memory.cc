@@ -83,6 +83,18 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Program& program, const std::vector<
   return plan;
 }
 
+absl::Status CheckPlaced(const Program& program, const PlacedTensor& place) {
+  if (place.tensor < 0 || place.tensor >= static_cast<int>(program.tensors.size()) ||
+      place.data == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("placed tensor %d: no such tensor, or no data", place.tensor));
+  }
+  const TensorDecl& decl = program.tensors[place.tensor];
+  if (decl.role == TensorRole::kWeight) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("tensor %s cannot be placed: only weights are never written", decl.name));
+}
+
 absl::StatusOr<std::vector<Node>> BuildNodes(const Program& program,
                                              absl::Span<const uint64_t> addresses,
                                              absl::Span<const uint32_t> policies) {

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "core/program.h"
 #include "device/abi.h"
+#include "runtime/executor.h"
 
 namespace eventide {
 
@@ -28,6 +29,9 @@ struct MemoryPlan {
 
 // `placed[i]`: tensor i lives in the caller's memory and takes no room in its arena (may be empty).
 absl::StatusOr<MemoryPlan> PlanMemory(const Program& program, const std::vector<bool>& placed);
+
+// Whether the tensor is there, may be placed and has data.
+absl::Status CheckPlaced(const Program& program, const PlacedTensor& place);
 
 // Node records of all grids but gates, in ProgramGrid::node order. `addresses[i]` is where tensor i begins,
 // `policies[g]` is the PolicyId of grid g.

@@ -60,11 +60,13 @@ absl::StatusOr<Backend> MakeCuda(Program program, const BackendOptions& options)
   Backend backend;
   CudaExecutorOptions cuda_options = WithCommon<CudaExecutorOptions>(options);
   cuda_options.time_steps = options.time_steps;
+  cuda_options.kernel.packer = true;
   ASSIGN_OR_RETURN(std::unique_ptr<CudaExecutor> executor,
                    MakeCudaExecutor(std::move(program), cuda_options));
   backend.cubin_bytes = executor->report().cubin_bytes;
   backend.cache_note = executor->report().cache_note;
   backend.done = [cuda = executor.get()] { return cuda->Done(); };
+  backend.packer = [cuda = executor.get()] { return cuda->MakePacker(); };
   backend.executor = std::move(executor);
   return backend;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "models/pack.h"
+#include "runtime/device_packer.h"
 #include "runtime/executor.h"
 
 namespace eventide {
@@ -30,6 +31,8 @@ struct Backend {
   std::function<absl::StatusOr<bool>()> done;
   int64_t cubin_bytes = 0;  // of the kernel; 0 where there is none
   std::string cache_note;   // why the cubin cache could not be used, if so
+  // Where weights are packed by the device itself; null where the host does it.
+  std::function<absl::StatusOr<std::unique_ptr<DevicePacker>>()> packer;
 };
 
 // "auto" to the device it stands for here; an unknown name is an error that lists the names.

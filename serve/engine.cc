@@ -60,7 +60,7 @@ Engine::Engine(StepRunner* runner, Clock* clock, EngineOptions options, BatchLim
       clock_(clock),
       options_(std::move(options)),
       limits_(limits),
-      pool_(std::move(pool)) {
+      cache_(std::move(pool), options_.prefix_cache) {
   for (uint32_t slot = limits.max_num_seqs; slot-- > 0;) free_slots_.push_back(slot);
 }
 
@@ -88,14 +88,19 @@ absl::Status Engine::CheckAcceptable(const Request& request) const {
         limits_.max_model_len, " (max_model_len); shorten it"));
   }
   const uint64_t needed = MostBlocks(MaxLength(request), limits_.block_size);
-  if (needed > pool_.capacity()) {
+  if (needed > cache_.capacity()) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": ", MaxLength(request), " tokens need ", needed, " KV blocks, the pool has ",
-        pool_.capacity(), "; lower max_tokens or raise num_blocks"));
+        cache_.capacity(), "; lower max_tokens or raise num_blocks"));
   }
   if (!request.sampling.stop_strings.empty() && !options_.text_sink) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": stop strings need a tokenizer, and this engine runs without one"));
+  }
+  if (request.priority != 0 && options_.scheduling_policy != SchedulingPolicy::kPriority) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": priority is ", request.priority,
+                     ", but this engine serves in order of arrival (scheduling policy fcfs)"));
   }
   if (live_.contains(request.id)) {
     return absl::AlreadyExistsError(absl::StrCat(name, ": the id is in use"));
@@ -179,8 +184,8 @@ absl::Status Engine::Step() {
   if (stuck) {
     status = absl::InternalError(
         absl::StrCat("no request can be scheduled: ", waiting_.size(), " wait, ", running_.size(),
-                     " run, ", pool_.free_blocks(), " of ", pool_.capacity(), " KV blocks and ",
-                     free_slots_.size(), " slots are free"));
+                     " run, ", cache_.available_blocks(), " of ", cache_.capacity(),
+                     " KV blocks and ", free_slots_.size(), " slots are free"));
   }
   FlushOutputs();
   return status;
@@ -208,18 +213,20 @@ EngineStats Engine::stats() const {
   stats.queued = waiting_.size();
   stats.running = live_.size();
   stats.running -= waiting_.size();
-  stats.kv_blocks = pool_.capacity();
-  stats.kv_blocks_used = pool_.used_blocks();
+  stats.kv_blocks = cache_.capacity();
+  stats.kv_blocks_used = cache_.held_blocks();
+  stats.kv_blocks_cached = cache_.idle_blocks();
+  stats.evicted_blocks = cache_.evictions();
   stats.distinct_shapes = shapes_.count();
   return stats;
 }
 
 absl::Status Engine::CheckIntegrity() const {
-  std::vector<std::span<const BlockId>> tables;
+  std::vector<const KvTable*> tables;
   std::vector<uint32_t> slots = free_slots_;
   size_t live = waiting_.size();
   for (const auto& entry : running_) {
-    tables.push_back(entry->blocks);
+    tables.push_back(&entry->kv);
     slots.push_back(entry->slot);
     live += !entry->leaving || entry->returning;
     uint64_t rows = 0;
@@ -232,7 +239,7 @@ absl::Status Engine::CheckIntegrity() const {
                                               " counted"));
     }
   }
-  RETURN_IF_ERROR(pool_.CheckIntegrity(tables));
+  RETURN_IF_ERROR(cache_.CheckIntegrity(tables));
   if (live != live_.size()) {
     return absl::InternalError(
         absl::StrCat(live_.size(), " requests without outcome, but ", live, " wait or run"));
@@ -244,7 +251,7 @@ absl::Status Engine::CheckIntegrity() const {
   }
   if (slots.size() != limits_.max_num_seqs) return absl::InternalError("slots are lost");
   for (const auto& [order, entry] : waiting_) {
-    if (entry->has_slot || !entry->blocks.empty() || entry->unretired_rows != 0) {
+    if (entry->has_slot || !entry->kv.blocks.empty() || entry->unretired_rows != 0) {
       return absl::InternalError(
           absl::StrCat("request '", entry->request.id, "' waits but holds a slot or blocks"));
     }

@@ -20,12 +20,18 @@
 #include "serve/batcher.h"
 #include "serve/blocks.h"
 #include "serve/clock.h"
+#include "serve/prefix_cache.h"
 #include "serve/request.h"
 #include "serve/stats.h"
 #include "serve/step.h"
 #include "serve/text_sink.h"
 
 namespace eventide {
+
+enum class SchedulingPolicy {
+  kFcfs,      // in order of arrival; a request with a priority other than 0 is refused
+  kPriority,  // lower priority values first, then in order of arrival
+};
 
 struct EngineOptions {
   // 0: what the runner offers. More than that is refused.
@@ -36,7 +42,9 @@ struct EngineOptions {
   uint32_t max_prefill_chunk = 0;    // 0: only the token budget limits a chunk
   uint32_t max_steps_in_flight = 0;  // 0: what the runner offers
   uint64_t max_queued_requests = 65536;
-  uint64_t seed = 0;          // of requests that bring none
+  uint64_t seed = 0;  // of requests that bring none
+  SchedulingPolicy scheduling_policy = SchedulingPolicy::kFcfs;
+  PrefixCacheOptions prefix_cache;
   TextSinkFactory text_sink;  // absent: no text, and stop strings are refused
 };
 
@@ -76,6 +84,9 @@ class Engine {
   const BatchLimits& limits() const { return limits_; }
   StepRunner& runner() { return *runner_; }
 
+  // Forgets all KV that no request holds.
+  void ResetPrefixCache() { cache_.Clear(); }
+
   // Every account agrees with every other: blocks, slots, rows in flight, states.
   absl::Status CheckIntegrity() const;
 
@@ -92,18 +103,21 @@ class Engine {
   void FlushOutputs();
 
   // engine_submit.cc: plan → rows → runner
-  BatchPlan Plan() const;
+  std::vector<WaitingView> WaitingViews();
+  BatchPlan Plan();
   // Whether anything changed: a step submitted, a request preempted or ended.
   bool SubmitNext();
   std::unique_ptr<Flight> BuildFlight(const BatchPlan& plan);
   bool AdmitWaiting(Entry* entry);
+  void AllocateRow(const PlannedRow& planned, Entry* entry, Flight* flight);
   void Preempt(Entry* entry);
 
   // engine_retire.cc: outcomes → tokens, ends, releases
   void Retire(const StepOutcome& outcome);
-  void CountShape(const Flight& flight, const StepOutcome& outcome);
+  void FollowDevice(const Flight& flight, const StepOutcome& outcome);
   void TakeRow(Entry* entry, const Row& row, const RowResult& result);
   FinishReason TakeToken(Entry* entry, TokenId token, RequestOutput* output);
+  static void Describe(const Entry& entry, RequestOutput* output);
   // Queues the terminal output. The entry is gone afterwards, unless rows in flight still need it.
   void Finish(Entry* entry, FinishReason reason, absl::Status status, RequestOutput output);
   // Once nothing of it is in flight, a request that leaves gives back its blocks and its slot.
@@ -113,7 +127,7 @@ class Engine {
   Clock* clock_;
   EngineOptions options_;
   BatchLimits limits_;
-  BlockPool pool_;
+  PrefixCache cache_;
   uint64_t next_sequence_ = 0;
   uint64_t next_step_ = 0;
   std::vector<uint32_t> free_slots_;

@@ -40,7 +40,7 @@ void Engine::Retire(const StepOutcome& outcome) {
   flights_.pop_front();
   const absl::Status status = CheckOutcome(flight->step, flight->rows, outcome);
   if (status.ok()) {
-    CountShape(*flight, outcome);
+    FollowDevice(*flight, outcome);
   } else {
     ++stats_.failed_steps;
   }
@@ -59,7 +59,8 @@ void Engine::Retire(const StepOutcome& outcome) {
   }
 }
 
-void Engine::CountShape(const Flight& flight, const StepOutcome& outcome) {
+// What the device knows of the slots now; counts the step's shape.
+void Engine::FollowDevice(const Flight& flight, const StepOutcome& outcome) {
   std::vector<ShapeCounter::RowShape> shape;
   for (size_t i = 0; i < flight.rows.size(); ++i) {
     const RowResult& result = outcome.rows[i];
@@ -73,6 +74,8 @@ void Engine::CountShape(const Flight& flight, const StepOutcome& outcome) {
       stats_.computed_tokens += result.query_length;
     }
     entry->device_history += result.tokens.size();
+    // The last token of a history never has KV, nor have rejected drafts.
+    entry->kv_tokens = std::min(entry->device_context, entry->device_history - 1);
   }
   if (shape.empty()) return;  // only rows that had ended
   stats_.max_batch = std::max<uint64_t>(stats_.max_batch, shape.size());
@@ -114,11 +117,10 @@ void Engine::TakeRow(Entry* entry, const Row& row, const RowResult& result) {
         std::move(output));
   } else {
     if (!output.tokens.empty()) {
-      output.id = entry->request.id;
-      output.prompt_tokens = entry->request.prompt.size();
-      output.output_tokens = entry->output_tokens();
+      Describe(*entry, &output);
       outputs_.emplace_back(entry->callback, std::move(output));
     }
+    cache_.Publish(entry->FinalTokens(), &entry->kv);
     Settle(entry);
   }
 }
@@ -150,12 +152,17 @@ FinishReason Engine::TakeToken(Entry* entry, TokenId token, RequestOutput* outpu
   return FinishReason::kLength;
 }
 
+void Engine::Describe(const Entry& entry, RequestOutput* output) {
+  output->id = entry.request.id;
+  output->prompt_tokens = entry.request.prompt.size();
+  output->cached_tokens = entry.cached_tokens;
+  output->output_tokens = entry.output_tokens();
+}
+
 void Engine::Finish(Entry* entry, FinishReason reason, absl::Status status, RequestOutput output) {
-  output.id = entry->request.id;
+  Describe(*entry, &output);
   output.finish_reason = reason;
   output.status = std::move(status);
-  output.prompt_tokens = entry->request.prompt.size();
-  output.output_tokens = entry->output_tokens();
   switch (reason) {
     case FinishReason::kStop:
       ++stats_.finished_stop;
@@ -168,14 +175,20 @@ void Engine::Finish(Entry* entry, FinishReason reason, absl::Status status, Requ
       break;
     default:
       ++stats_.finished_error;
+      entry->kv_lost = true;  // nothing is known for certain where a runner failed
+  }
+  const uint64_t tokens = entry->output_tokens();
+  const auto seconds = [](int64_t from, int64_t to) {
+    return 1e-9 * static_cast<double>(to - from);
+  };
+  if (tokens > 0) output.ttft_seconds = seconds(entry->arrival_ns, entry->first_token_ns);
+  if (tokens > 1) {
+    output.tpot_seconds =
+        seconds(entry->first_token_ns, entry->last_token_ns) / static_cast<double>(tokens - 1);
   }
   if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
-    ttft_seconds_.push_back(1e-9 * static_cast<double>(entry->first_token_ns - entry->arrival_ns));
-    if (entry->output_tokens() > 1) {
-      tpot_seconds_.push_back(1e-9 *
-                              static_cast<double>(entry->last_token_ns - entry->first_token_ns) /
-                              static_cast<double>(entry->output_tokens() - 1));
-    }
+    ttft_seconds_.push_back(output.ttft_seconds);
+    if (tokens > 1) tpot_seconds_.push_back(output.tpot_seconds);
   }
   outputs_.emplace_back(std::move(entry->callback), std::move(output));
   live_.erase(entry->request.id);
@@ -190,8 +203,7 @@ void Engine::Finish(Entry* entry, FinishReason reason, absl::Status status, Requ
 
 void Engine::Settle(Entry* entry) {
   if (!entry->leaving || entry->unretired_rows != 0) return;
-  EVT_CHECK(pool_.Release(entry->blocks).ok());
-  entry->blocks.clear();
+  cache_.Release(entry->FinalTokens(), &entry->kv);
   runner_->Release(entry->slot);
   free_slots_.push_back(entry->slot);
   entry->has_slot = false;

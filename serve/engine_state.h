@@ -1,7 +1,9 @@
 // What the engine keeps for a request and for a step in flight. Included by serve/engine*.cc only.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "serve/engine.h"
@@ -19,10 +21,16 @@ struct Engine::Entry {
   std::vector<TokenId> stop_tokens;  // the request's and, unless ignored, the model's
   std::vector<TokenId> history;      // prompt, then every token handed out
 
+  PrefixMatch match;           // what the prefix cache knows of the history, while it waits
+  bool admitted_once = false;  // had a slot before
+  uint64_t cached_tokens = 0;  // of the prompt, found in the prefix cache when first admitted
+
   // With a slot.
   bool has_slot = false;
   uint32_t slot = 0;
-  std::vector<BlockId> blocks;
+  KvTable kv;
+  uint64_t kv_tokens = 0;       // of the history: their KV is final, as of the last retired step
+  bool kv_lost = false;         // its runner failed: kv_tokens may say too much
   uint64_t prefill_target = 0;  // history's length at admission
   uint64_t prefill_submitted = 0;
   uint64_t unretired_rows = 0;     // rows in flight, at most one a step
@@ -39,6 +47,12 @@ struct Engine::Entry {
   int64_t last_token_ns = 0;
 
   uint64_t output_tokens() const { return history.size() - request.prompt.size(); }
+  // Tokens whose KV others may use. The device may be ahead of the history: of a dropped token
+  // behind a stop string there is KV too.
+  std::span<const TokenId> FinalTokens() const {
+    return std::span(history).first(
+        kv_lost ? 0 : static_cast<size_t>(std::min<uint64_t>(kv_tokens, history.size())));
+  }
 };
 
 struct Engine::Flight {

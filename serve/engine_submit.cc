@@ -7,13 +7,27 @@
 
 namespace eventide {
 
-BatchPlan Engine::Plan() const {
-  std::vector<WaitingView> waiting;
+// Those of the queue who may join, as far as slots and blocks can go: looking up prefixes costs
+// time.
+std::vector<WaitingView> Engine::WaitingViews() {
+  std::vector<WaitingView> views;
+  uint64_t blocks = 0;
   for (const auto& [order, entry] : waiting_) {
-    if (waiting.size() == free_slots_.size()) break;
-    waiting.push_back(
-        {.order = order, .tokens = entry->history.size(), .max_length = entry->max_length});
+    if (views.size() == free_slots_.size() || blocks > cache_.available_blocks()) break;
+    // At least one token is computed: its logits are needed.
+    const uint64_t most = (entry->history.size() - 1) / limits_.block_size;
+    cache_.Find(entry->history, most, &entry->match);
+    views.push_back({.order = order,
+                     .tokens = entry->history.size(),
+                     .cached_tokens = entry->match.blocks * limits_.block_size,
+                     .idle_blocks = cache_.IdleBlocks(entry->match),
+                     .max_length = entry->max_length});
+    blocks += JoiningBlocks(views.back(), limits_);
   }
+  return views;
+}
+
+BatchPlan Engine::Plan() {
   std::vector<RunningView> running;
   running.reserve(running_.size());
   for (const auto& entry : running_) {
@@ -23,12 +37,13 @@ BatchPlan Engine::Plan() const {
                        .prefill_submitted = entry->prefill_submitted,
                        .unretired_samples = entry->unretired_samples,
                        .max_length = entry->max_length,
-                       .blocks = entry->blocks.size(),
+                       .blocks = entry->kv.blocks.size(),
+                       .shared_blocks = cache_.SharedBlocks(entry->kv),
                        .leaving = entry->leaving,
                        .returning = entry->returning,
                        .unretired = entry->unretired_rows != 0});
   }
-  return NextBatch(waiting, running, pool_.free_blocks(), free_slots_.size(), limits_);
+  return NextBatch(WaitingViews(), running, cache_.available_blocks(), free_slots_.size(), limits_);
 }
 
 bool Engine::SubmitNext() {
@@ -58,7 +73,7 @@ std::unique_ptr<Engine::Flight> Engine::BuildFlight(const BatchPlan& plan) {
   // The plan's indices hold until the first preemption or admission: look all of them up before.
   std::vector<Entry*> waiting;
   for (const auto& [order, entry] : waiting_) {
-    if (waiting.size() == plan.rows.size()) break;
+    if (waiting.size() == free_slots_.size()) break;
     waiting.push_back(entry.get());
   }
   std::vector<Entry*> entries;
@@ -68,30 +83,35 @@ std::unique_ptr<Engine::Flight> Engine::BuildFlight(const BatchPlan& plan) {
   std::vector<Entry*> preempted;
   for (size_t index : plan.preempted) preempted.push_back(running_[index].get());
   for (Entry* entry : preempted) Preempt(entry);
+  // All prefixes are taken before the first block is allocated, which might evict them.
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    if (plan.rows[i].admitted && !AdmitWaiting(entries[i])) entries[i] = nullptr;
+  }
 
   auto flight = std::make_unique<Flight>();
   for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const PlannedRow& planned = plan.rows[i];
-    Entry* entry = entries[i];
-    if (planned.admitted && !AdmitWaiting(entry)) continue;
-    const size_t first = entry->blocks.size();
-    EVT_CHECK(pool_.Allocate(planned.new_blocks, &entry->blocks));
-    if (planned.new_blocks != 0) {
-      flight->updates.push_back({.slot = entry->slot,
-                                 .first = static_cast<uint32_t>(first),
-                                 .blocks = std::span(entry->blocks).subspan(first)});
-    }
-    flight->rows.push_back({.slot = entry->slot,
-                            .query_length = planned.decode ? kDeviceKnows : planned.query_length,
-                            .draft_length = planned.draft_length,
-                            .sampling = planned.sample ? u32{kRowSample} : u32{kRowNone}});
-    flight->entries.push_back(entry);
-    if (!planned.decode) entry->prefill_submitted += planned.query_length;
-    ++entry->unretired_rows;
-    entry->unretired_samples += planned.sample;
+    if (entries[i] != nullptr) AllocateRow(plan.rows[i], entries[i], flight.get());
   }
   if (!flight->rows.empty()) flight->step = next_step_++;
   return flight;
+}
+
+void Engine::AllocateRow(const PlannedRow& planned, Entry* entry, Flight* flight) {
+  const size_t first = planned.admitted ? 0 : entry->kv.blocks.size();
+  EVT_CHECK(cache_.Allocate(planned.new_blocks, &entry->kv));
+  if (entry->kv.blocks.size() != first) {
+    flight->updates.push_back({.slot = entry->slot,
+                               .first = static_cast<uint32_t>(first),
+                               .blocks = std::span(entry->kv.blocks).subspan(first)});
+  }
+  flight->rows.push_back({.slot = entry->slot,
+                          .query_length = planned.decode ? kDeviceKnows : planned.query_length,
+                          .draft_length = planned.draft_length,
+                          .sampling = planned.sample ? u32{kRowSample} : u32{kRowNone}});
+  flight->entries.push_back(entry);
+  if (!planned.decode) entry->prefill_submitted += planned.query_length;
+  ++entry->unretired_rows;
+  entry->unretired_samples += planned.sample;
 }
 
 // False: the runner refused, and the request has ended.
@@ -99,10 +119,12 @@ bool Engine::AdmitWaiting(Entry* entry) {
   EVT_CHECK(!free_slots_.empty());
   const size_t stops = std::min<size_t>(entry->stop_tokens.size(), kMaxStopTokens);
   const SamplingParams& sampling = entry->request.sampling;
+  const uint64_t cached = entry->match.blocks * limits_.block_size;
   absl::Status status =
       runner_->Admit({.slot = free_slots_.back(),
                       .tokens = entry->history,
                       .prompt_length = static_cast<uint32_t>(entry->request.prompt.size()),
+                      .cached_tokens = static_cast<uint32_t>(cached),
                       .max_length = static_cast<uint32_t>(entry->max_length),
                       .min_length = static_cast<uint32_t>(entry->min_length),
                       .key = entry->key,
@@ -120,14 +142,25 @@ bool Engine::AdmitWaiting(Entry* entry) {
   entry->slot = free_slots_.back();
   free_slots_.pop_back();
   entry->prefill_target = entry->history.size();
-  entry->prefill_submitted = 0;
+  entry->prefill_submitted = cached;
   entry->device_history = entry->history.size();
-  entry->device_context = 0;
+  entry->device_context = cached;
+  entry->kv_tokens = cached;
+  cache_.Share(entry->match, &entry->kv);
+  if (entry->admitted_once) {
+    stats_.resumed_hit_tokens += cached;
+    return true;
+  }
+  entry->admitted_once = true;
+  entry->cached_tokens = cached;
+  stats_.prefix_query_tokens += entry->request.prompt.size();
+  stats_.prefix_hit_tokens += cached;
   return true;
 }
 
-// Preemption by recomputation: the request waits again and is prefilled with all its tokens. What
-// it was going to sample depends on its key and positions only, so its output stays the same.
+// Preemption by recomputation: the request waits again and is prefilled with all its tokens, but
+// for those whose blocks nobody has needed in the meantime. What it was going to sample depends on
+// its key and positions only, so its output stays the same.
 void Engine::Preempt(Entry* entry) {
   ++stats_.preemptions;
   entry->leaving = true;

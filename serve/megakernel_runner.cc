@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "serve/device_pack.h"
 
 namespace eventide {
 
@@ -62,12 +63,19 @@ absl::Status MegakernelRunner::Load(const WeightSource& source, const RunnerOpti
   pack.order = backend_.order;
   pack.threads = options.pack_threads;
   pack.progress = options.pack_progress;
+  pack.phases = options.backend.phases;
   std::mutex mutex;  // an executor belongs to one thread at a time
   const auto write = [&](int tensor, int64_t offset, const void* data, int64_t bytes) {
     std::lock_guard<std::mutex> lock(mutex);
     return executor().Write(executor().TensorBuffer(tensor), offset, data, bytes);
   };
-  RETURN_IF_ERROR(PackWeights(source, decoder_.weights, pack, write));
+  if (backend_.packer) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<DevicePacker> packer, backend_.packer());
+    const auto address = [&](int tensor) { return executor().TensorBuffer(tensor).address; };
+    RETURN_IF_ERROR(PackOnDevice(source, decoder_.weights, pack, address, *packer));
+  } else {
+    RETURN_IF_ERROR(PackWeights(source, decoder_.weights, pack, write));
+  }
   const std::vector<float> rope = RopeTensor(decoder_);
   return write(decoder_.rope.index, 0, rope.data(), static_cast<int64_t>(rope.size() * 4));
 }
@@ -158,9 +166,9 @@ absl::Status MegakernelRunner::CheckInput(const StepInput& input) const {
     return absl::FailedPreconditionError(
         absl::StrCat(flights_.size(), " steps are in flight already"));
   }
-  if (input.rows.empty() || input.rows.size() > info_.max_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", input.rows.size(), " rows; it may have 1 to ", info_.max_slots));
+  if (input.rows.size() > info_.max_slots) {
+    return absl::InvalidArgumentError(absl::StrCat("a step of ", input.rows.size(),
+                                                   " rows; it may have at most ", info_.max_slots));
   }
   std::set<u32> used;
   for (const Row& row : input.rows) {
@@ -276,13 +284,17 @@ absl::StatusOr<std::vector<float>> MegakernelRunner::Logits(int first, int count
     return absl::OutOfRangeError(
         absl::StrCat("outputs ", first, " + ", count, " of ", decoder_.limits.max_outputs));
   }
+  if (count == 0) return std::vector<float>();
+  // In one copy, padding included: rows are then moved together.
   const int64_t vocab = info_.vocab_size, stride = decoder_.logits_stride;
-  std::vector<float> logits(count * vocab);
+  std::vector<float> logits((count - 1) * stride + vocab);
   const Buffer buffer = executor().TensorBuffer(decoder_.logits);
-  for (int i = 0; i < count; ++i) {
-    RETURN_IF_ERROR(
-        executor().Read(buffer, (first + i) * stride * 4, logits.data() + i * vocab, vocab * 4));
+  RETURN_IF_ERROR(executor().Read(buffer, first * stride * 4, logits.data(),
+                                  static_cast<int64_t>(logits.size() * 4)));
+  for (int i = 1; i < count; ++i) {
+    std::copy_n(logits.begin() + i * stride, vocab, logits.begin() + i * vocab);
   }
+  logits.resize(count * vocab);
   return logits;
 }
 

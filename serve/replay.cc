@@ -1,5 +1,6 @@
 #include "serve/replay.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,9 @@
 
 namespace eventide {
 namespace {
+
+// Waiting for an arrival may take minutes; whoever wants to stop is asked this often.
+constexpr int64_t kNapNs = 50'000'000;
 
 class Replayer {
  public:
@@ -24,11 +28,15 @@ class Replayer {
   absl::Status Run() {
     const uint64_t total = trace_.requests.size();
     while (next_ < total || engine_->HasWork()) {
+      if (options_.stop && options_.stop()) {
+        Stop();
+        break;
+      }
       while (next_ < total && Due(next_)) Add(next_++);
       if (engine_->HasWork()) {
         RETURN_IF_ERROR(engine_->Step());
       } else if (next_ < total && options_.closed_loop == 0) {
-        clock_->SleepUntilNs(ArrivalNs(next_));
+        clock_->SleepUntilNs(std::min(ArrivalNs(next_), clock_->NowNs() + kNapNs));
       }
       Report();
     }
@@ -54,6 +62,13 @@ class Replayer {
   }
 
  private:
+  void Stop() {
+    stopping_ = true;
+    engine_->CancelAll();
+    engine_->Drain();
+    result_.cancelled += trace_.requests.size() - next_;
+  }
+
   static Percentiles Summary(const std::vector<double>& seconds) {
     return {1e3 * Percentile(seconds, 50), 1e3 * Percentile(seconds, 90),
             1e3 * Percentile(seconds, 99)};
@@ -78,12 +93,16 @@ class Replayer {
     request.prompt = prompts_.Prompt(trace_, index);
     request.sampling = options_.sampling;
     request.sampling.max_tokens = static_cast<uint32_t>(trace_.requests[index].output_tokens);
+    if (options_.priorities) request.priority = trace_.requests[index].priority;
     if (options_.closed_loop == 0) request.arrival_ns = ArrivalNs(index);
-    absl::Status status = engine_->AddRequest(
+    RequestOutput refused;
+    refused.id = request.id;
+    refused.prompt_tokens = request.prompt.size();
+    refused.status = engine_->AddRequest(
         std::move(request), [this](const RequestOutput& output) { TakeOutput(output); });
-    if (status.ok()) return;
-    ++ended_;
-    Fail(status);
+    if (refused.status.ok()) return;
+    refused.finish_reason = FinishReason::kError;
+    TakeOutput(refused);
   }
 
   void TakeOutput(const RequestOutput& output) {
@@ -93,6 +112,8 @@ class Replayer {
     if (output.finish_reason == FinishReason::kStop ||
         output.finish_reason == FinishReason::kLength) {
       ++result_.completed;
+    } else if (stopping_ && output.finish_reason == FinishReason::kAbort) {
+      ++result_.cancelled;
     } else {
       Fail(output.status);
     }
@@ -121,6 +142,7 @@ class Replayer {
   int64_t start_ns_;
   uint64_t next_ = 0;  // of the trace
   uint64_t ended_ = 0;
+  bool stopping_ = false;
   ReplayResult result_;
 };
 
@@ -129,6 +151,24 @@ nlohmann::ordered_json ToJson(const Percentiles& p) {
 }
 
 }  // namespace
+
+void ReplayRecords::Take(const RequestOutput& output) {
+  std::vector<TokenId>& tokens = tokens_[output.id];
+  tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+  if (output.finish_reason == FinishReason::kNone) return;
+  using Json = nlohmann::ordered_json;
+  const auto ms = [](bool known, double seconds) { return known ? Json(1e3 * seconds) : Json(); };
+  Json json = {{"id", output.id},
+               {"tokens", tokens},
+               {"finish_reason", FinishReasonName(output.finish_reason)},
+               {"ttft_ms", ms(!tokens.empty(), output.ttft_seconds)},
+               {"tpot_ms", ms(tokens.size() > 1, output.tpot_seconds)}};
+  if (output.finish_reason == FinishReason::kError) {
+    json["error"] = std::string(output.status.message());
+  }
+  tokens_.erase(output.id);
+  sink_(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
 
 absl::StatusOr<ReplayResult> Replay(Engine* engine, Clock* clock, const Trace& trace,
                                     const PromptSynthesizer& prompts,
@@ -162,6 +202,7 @@ nlohmann::ordered_json ToJson(const ReplayResult& r) {
   return {{"requests", r.requests},
           {"completed", r.completed},
           {"failed", r.failed},
+          {"cancelled", r.cancelled},
           {"prompt_tokens", r.prompt_tokens},
           {"output_tokens", r.output_tokens},
           {"seconds", r.seconds},

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "serve/engine.h"
 #include "serve/trace.h"
@@ -28,10 +29,29 @@ struct ReplayOptions {
   double time_scale = 1;
   // Above 0: trace times are ignored, and so many requests are kept going.
   uint64_t closed_loop = 0;
+  bool priorities = false;  // the trace's; the engine's scheduling policy must be kPriority
   // Of every request; max_tokens comes from the trace.
   SamplingParams sampling = {.ignore_eos = true};
   std::function<void(const ReplayProgress&)> progress;  // after each step
   std::function<void(const RequestOutput&)> on_output;  // of any request; ids are "trace-<index>"
+  // Asked before each step: true admits nothing more and cancels what is going.
+  std::function<bool()> stop;
+};
+
+// What became of one request, from its outputs, for those who want one record of each: kError for
+// one that was refused.
+class ReplayRecords {
+ public:
+  // One JSON object without a line's end: id, tokens, finish_reason, ttft_ms, tpot_ms (null without
+  // such tokens), and error where it failed.
+  using Sink = std::function<void(const std::string&)>;
+  explicit ReplayRecords(Sink sink) : sink_(std::move(sink)) {}
+  // For ReplayOptions::on_output. Requests come in the order in which they end.
+  void Take(const RequestOutput& output);
+
+ private:
+  Sink sink_;
+  absl::flat_hash_map<std::string, std::vector<TokenId>> tokens_;  // of requests without an outcome
 };
 
 struct Percentiles {
@@ -42,6 +62,7 @@ struct ReplayResult {
   uint64_t requests = 0;
   uint64_t completed = 0;  // with "stop" or "length"
   uint64_t failed = 0;     // any other outcome, or refused
+  uint64_t cancelled = 0;  // by ReplayOptions::stop, or not admitted because of it
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
   double seconds = 0;

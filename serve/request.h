@@ -65,7 +65,12 @@ struct RequestOutput {
   FinishReason finish_reason = FinishReason::kNone;
   absl::Status status;  // why, for kError
   uint64_t prompt_tokens = 0;
+  uint64_t cached_tokens = 0;  // of the prompt: their KV was there already
   uint64_t output_tokens = 0;  // all so far
+  // With the outcome: from arrival to the first token, and per token after it; 0 without such
+  // tokens.
+  double ttft_seconds = 0;
+  double tpot_seconds = 0;
 };
 
 // Called on the thread that calls the engine. It may add and cancel requests.

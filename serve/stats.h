@@ -30,7 +30,8 @@ struct EngineStats {
   uint64_t queued = 0;   // requests that have no slot
   uint64_t running = 0;  // requests that have one and no outcome yet
   uint64_t kv_blocks = 0;
-  uint64_t kv_blocks_used = 0;
+  uint64_t kv_blocks_used = 0;    // held by requests
+  uint64_t kv_blocks_cached = 0;  // held by nobody, kept for their prefixes until others need them
   // Since the start.
   uint64_t accepted = 0;
   uint64_t refused = 0;  // by AddRequest: they have no outcome
@@ -42,7 +43,12 @@ struct EngineStats {
   uint64_t output_tokens = 0;  // handed out
   uint64_t computed_tokens =
       0;  // query tokens of retired steps: prefill, decode, drafts, recomputation
+  // Of requests when they are first admitted: prompt tokens, and of these found in the prefix
+  // cache.
+  uint64_t prefix_query_tokens = 0;
   uint64_t prefix_hit_tokens = 0;
+  uint64_t resumed_hit_tokens = 0;  // found when a preempted request came back
+  uint64_t evicted_blocks = 0;      // of the prefix cache, for others
   uint64_t preemptions = 0;
   uint64_t steps = 0;  // submitted
   uint64_t failed_steps = 0;

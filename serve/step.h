@@ -73,7 +73,7 @@ struct BlockTableUpdate {
 
 struct StepInput {
   uint64_t step = 0;          // counts up from 0
-  std::span<const Row> rows;  // at most one for a slot; valid until Submit returns
+  std::span<const Row> rows;  // at most one for a slot, may be none; valid until Submit returns
   std::span<const BlockTableUpdate> block_updates;
 };
 

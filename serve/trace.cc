@@ -119,6 +119,12 @@ std::optional<TraceRequest> ParseJsonLine(absl::string_view line) {
   request.arrival_ns = *ns;
   request.prompt_tokens = in->get<uint64_t>();
   request.output_tokens = out->get<uint64_t>();
+  if (auto priority = json.find("priority"); priority != json.end()) {
+    if (!priority->is_number_integer()) return std::nullopt;
+    const auto value = priority->get<int64_t>();
+    if (value != static_cast<int32_t>(value)) return std::nullopt;
+    request.priority = static_cast<int32_t>(value);
+  }
   if (ids == json.end()) return request;
   if (!ids->is_array()) return std::nullopt;
   for (const auto& id : *ids) {
@@ -200,8 +206,8 @@ absl::StatusOr<double> FitTrace(Trace* trace, uint64_t max_model_len) {
     request.prompt_tokens = std::max<uint64_t>(request.prompt_tokens * max_model_len / longest, 1);
     request.prompt_tokens = std::min(request.prompt_tokens, max_model_len - request.output_tokens);
   }
-  trace->hash_block_tokens =
-      std::max<uint64_t>(trace->hash_block_tokens * max_model_len / longest, 1);
+  trace->scale_to = max_model_len;
+  trace->scale_from = longest;
   return static_cast<double>(max_model_len) / static_cast<double>(longest);
 }
 
@@ -230,12 +236,14 @@ std::vector<TokenId> PromptSynthesizer::Prompt(const Trace& trace, uint64_t inde
   const uint64_t own = CombineHash(CombineHash(seed_, 1), index);
   const uint64_t shared = CombineHash(seed_, 2);
   std::vector<TokenId> prompt(request.prompt_tokens);
+  // Block b begins at the first token p with p * scale_from >= b * block. Lengths are at most 2^31.
+  const uint64_t block = kHashBlockTokens * trace.scale_to;
   for (uint64_t p = 0; p < prompt.size(); ++p) {
-    const uint64_t block = p / trace.hash_block_tokens;
-    const uint64_t key =
-        block < request.hash_ids.size()
-            ? CombineHash(CombineHash(shared, request.hash_ids[block]), p % trace.hash_block_tokens)
-            : CombineHash(own, p);
+    const uint64_t b = p * trace.scale_from / block;
+    const uint64_t begin = (b * block + trace.scale_from - 1) / trace.scale_from;
+    const uint64_t key = b < request.hash_ids.size()
+                             ? CombineHash(CombineHash(shared, request.hash_ids[b]), p - begin)
+                             : CombineHash(own, p);
     prompt[p] = ordinary_[key % ordinary_.size()];
   }
   return prompt;

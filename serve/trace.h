@@ -4,8 +4,9 @@
 //   time is a
 //     date ("2023-11-16 18:15:46.6805900", UTC offset allowed) or a number of seconds.
 //   * JSON lines {"timestamp": ms, "input_length", "output_length", "hash_ids": [...]} (as
-//   Mooncake's): equal
-//     hash ids stand for equal blocks of 512 prompt tokens.
+//   Mooncake's):
+//     equal hash ids stand for equal blocks of 512 prompt tokens. Our own addition: "priority", 0
+//     if absent.
 // Traces carry no text: prompts are synthesised, the same ones in every run and on every machine.
 #pragma once
 
@@ -20,16 +21,20 @@
 
 namespace eventide {
 
+inline constexpr uint64_t kHashBlockTokens = 512;  // prompt tokens that a hash id stands for
+
 struct TraceRequest {
   int64_t arrival_ns = 0;  // after the trace's first request
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
   std::vector<uint64_t> hash_ids;  // of the prompt's blocks; may be empty
+  int32_t priority = 0;
 };
 
 struct Trace {
   std::vector<TraceRequest> requests;  // by arrival
-  uint64_t hash_block_tokens = 512;    // prompt tokens that a hash id stands for
+  // Lengths are the file's times scale_to / scale_from (FitTrace).
+  uint64_t scale_to = 1, scale_from = 1;
 };
 
 // `name` is used in errors. At most `limit` requests, the first of the file (0: all). A trace
@@ -51,7 +56,8 @@ class PromptSynthesizer {
   static absl::StatusOr<PromptSynthesizer> Create(uint32_t vocab_size,
                                                   std::span<const TokenId> special,
                                                   uint64_t seed = 0);
-  // Token p is a hash of (block's hash id, offset) where there is one, else of (index, p).
+  // Token p is a hash of (block's hash id, offset) where there is one, else of (index, p). Scaled
+  // traces have scaled blocks.
   std::vector<TokenId> Prompt(const Trace& trace, uint64_t index) const;
 
  private:

@@ -14,6 +14,7 @@
 #include "serve/decode_bench.h"
 #include "tools/bench.h"
 #include "tools/engine_flags.h"
+#include "tools/flags.h"
 
 namespace eventide {
 namespace {
@@ -248,32 +249,27 @@ absl::Status RunBenchDecode(const DecodeFlags& flags) {
 CommandBody AddBenchDecode(CLI::App* app) {
   auto flags = std::make_shared<DecodeFlags>();
   AddModelFlags(app, &flags->engine);
-  app->add_option("--device", flags->engine.device, "auto (cuda where there is one), cpu, cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "sim", "cuda"}));
-  app->add_option("--workers", flags->engine.workers, "Workers; 0: all of the machine")
-      ->check(CLI::Range(0, 4096));
-  app->add_option("--policy", flags->engine.policy, "How tasks reach workers: auto, static, ticket")
-      ->check(CLI::IsMember({"auto", "static", "ticket"}));
+  AddDeviceFlags(app, &flags->engine);
   app->add_option("--batch", flags->batches, "Rows of a step: 1,8,16")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1024));
+      ->check(WholeNumber(1, 1024));
   app->add_option("--context", flags->contexts, "Tokens in the KV cache of each row: 512,4096")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(WholeNumber(1, 1 << 24));
   app->add_option("--tokens-per-row", flags->tokens_per_row,
                   "Query tokens of a row, all with logits: more than one is what speculation runs")
-      ->check(CLI::Range(1, 16));
-  app->add_option("--steps", flags->steps, "Steps that are timed")->check(CLI::Range(1, 1000000));
-  app->add_option("--warmup", flags->warmup, "Steps before them")->check(CLI::Range(0, 1000000));
-  app->add_option("--block-size,--page-size", flags->engine.block_size, "Tokens of a KV block")
-      ->check(CLI::Range(1, 1 << 16));
+      ->check(WholeNumber(1, 16));
+  app->add_option("--steps", flags->steps, "Steps that are timed")->check(WholeNumber(1, 1000000));
+  app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
   app->add_option("--kv-gib", flags->kv_gib,
                   "KV memory at most, in GiB; 0: what is free. Shapes beyond it are skipped")
-      ->check(CLI::Range(0.0, 1e6));
-  app->add_option("--seed", flags->engine.seed, "Of inputs and KV contents");
+      ->check(RealNumber(0, 1e6));
+  app->add_option("--seed", flags->engine.seed, "Of inputs and KV contents")
+      ->check(WholeNumber(0, UINT64_MAX));
   app->add_option("--timeline", flags->timeline,
                   "Records the last step to this file (open it with Perfetto, or with eventide "
-                  "inspect --timeline); times then include the recording");
+                  "inspect --timeline); times then include the recording")
+      ->check(NotEmpty());
   app->footer(
       "bytes: weights of all linears and the head once, KV of all rows; floor: bytes at the read\n"
       "ceiling measured in the same run; share: floor / median. ms are of the step on its device.\n"

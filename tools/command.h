@@ -27,6 +27,12 @@ CommandBody AddWarmup(CLI::App* app);
 // An error in how the command was called: exit code 2.
 absl::Status UsageError(const std::string& message);
 bool IsUsageError(const absl::Status& status);
+// What is wrong with the values of flags alone, whoever found it: an invalid argument becomes a
+// usage error, any other status stays.
+absl::Status AsUsageError(const absl::Status& status);
+
+// A signal cut the command short, and it has printed what it had: exit code 128 + the signal.
+absl::Status InterruptedError();
 
 // How this process was called, and when, in nanoseconds of the steady clock, it entered main.
 struct ProcessStart {

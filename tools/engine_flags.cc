@@ -17,10 +17,12 @@
 #include "text/gguf_tokenizer.h"
 #include "text/hf_tokenizer.h"
 #include "text/llama2c_tokenizer.h"
+#include "tools/flags.h"
 
 namespace eventide {
 namespace {
 
+constexpr int kMaxWorkers = 1024, kMaxSimWorkers = 64;  // of the executors
 constexpr char kModelHelp[] =
     "Hugging Face folder, .gguf file, llama2.c .bin file, or random:PRESET[@SEED]";
 
@@ -65,7 +67,7 @@ std::string Llama2cTokenizerBeside(const std::string& model, int vocab) {
 }  // namespace
 
 void AddModelFlags(CLI::App* app, EngineFlags* flags) {
-  app->add_option("--model,-m", flags->model, kModelHelp)->required();
+  app->add_option("--model,-m", flags->model, kModelHelp)->required()->check(NotEmpty());
   app->add_option(
          "--dtype", flags->dtype,
          "Storage of weights and KV: auto (the checkpoint's; quantised ones: float32, on cuda "
@@ -74,31 +76,46 @@ void AddModelFlags(CLI::App* app, EngineFlags* flags) {
   app->add_flag("--json", flags->json, "One JSON object on stdout instead of text");
 }
 
-void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
-  AddModelFlags(app, flags);
+void AddDeviceFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--device", flags->device, "auto (cuda where there is one), cpu, sim, cuda")
       ->check(CLI::IsMember({"auto", "cpu", "sim", "cuda"}));
   app->add_option("--workers", flags->workers, "Workers; 0: all of the machine")
-      ->check(CLI::Range(0, 4096));
+      ->check(WholeNumber(0, kMaxWorkers));
   app->add_option("--policy", flags->policy, "How tasks reach workers: auto, static, ticket")
       ->check(CLI::IsMember({"auto", "static", "ticket"}));
+  app->add_option("--block-size,--page-size", flags->block_size, "Tokens of a KV block")
+      ->check(BlockSize());
+}
+
+void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
+  AddModelFlags(app, flags);
+  AddDeviceFlags(app, flags);
   app->add_option("--max-num-seqs", flags->max_num_seqs,
                   "Sequences served at once; 0: 256, less where KV memory is short")
-      ->check(CLI::Range(0, 1024));
+      ->check(WholeNumber(0, 1024));
   app->add_option("--max-num-batched-tokens", flags->max_num_batched_tokens,
                   "Tokens of one step; 0: 512 on cpu and sim, 2048 on cuda")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(WholeNumber(0, 1 << 20));
   app->add_option("--max-model-len", flags->max_model_len,
                   "Tokens of one sequence; 0: the model's, at most 8192")
-      ->check(CLI::Range(0, 1 << 24));
-  app->add_option("--block-size,--page-size", flags->block_size, "Tokens of a KV block");
+      ->check(WholeNumber(0, 1 << 24));
   app->add_option("--num-blocks,--num-pages", flags->num_blocks,
                   "KV blocks; 0: for all sequences at full length, at most a quarter of memory")
-      ->check(CLI::Range(int64_t{0}, int64_t{INT32_MAX}));
+      ->check(WholeNumber(0, INT32_MAX));
+  app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching,!--no-prefix-cache",
+                flags->prefix_caching,
+                "Requests that begin with the same tokens share KV blocks (the default)");
+  app->add_option("--scheduling-policy", flags->scheduling_policy,
+                  "fcfs: in order of arrival; priority: lower priority values first")
+      ->check(CLI::IsMember({"fcfs", "priority"}));
+  app->add_option("--long-prefill-token-threshold", flags->long_prefill_token_threshold,
+                  "Tokens of one prompt in a step at most; 0: only the step's tokens limit it")
+      ->check(WholeNumber(0, 1 << 20));
   app->add_option("--tokenizer", flags->tokenizer,
-                  "tokenizer.json (or its folder), .gguf or llama2.c .bin; default: the model's");
+                  "tokenizer.json (or its folder), .gguf or llama2.c .bin; default: the model's")
+      ->check(NotEmpty());
   app->add_option("--seed", flags->seed, "Of sampling, where a request brings none")
-      ->check(NotNegative, "");
+      ->check(WholeNumber(0, UINT64_MAX));
 }
 
 absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog* phases) {
@@ -110,7 +127,7 @@ absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog*
   return model;
 }
 
-DecoderLimits ResolveLimits(const EngineFlags& flags, const OpenedModel& model) {
+absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const OpenedModel& model) {
   const ModelConfig& config = model.source->config();
   const bool cuda = model.device == "cuda";
   DecoderLimits limits;
@@ -123,7 +140,13 @@ DecoderLimits ResolveLimits(const EngineFlags& flags, const OpenedModel& model) 
                                                        : 512;
   if (flags.max_num_seqs == 0) limits.max_rows = std::min(limits.max_rows, limits.max_tokens);
   limits.max_outputs = limits.max_rows;
-  if (flags.block_size <= 0) return limits;  // BuildDecoder says what is wrong
+  if (flags.max_model_len == 1) {
+    return UsageError("--max-model-len 1 leaves no room for an answer; give at least 2");
+  }
+  if (model.device == "sim" && flags.workers > kMaxSimWorkers) {
+    return UsageError(
+        absl::StrCat("--workers ", flags.workers, ": the simulator runs at most ", kMaxSimWorkers));
+  }
   const int64_t per_sequence = (limits.max_model_len + flags.block_size - 1) / flags.block_size;
   limits.num_blocks = flags.num_blocks;
   if (limits.num_blocks == 0) {
@@ -132,6 +155,7 @@ DecoderLimits ResolveLimits(const EngineFlags& flags, const OpenedModel& model) 
     // At least one sequence of full length, whatever the memory: less could serve nothing.
     limits.num_blocks = std::clamp(fit, per_sequence, per_sequence * limits.max_rows);
   }
+  RETURN_IF_ERROR(AsUsageError(CheckDecoderLimits(config, limits)));
   return limits;
 }
 
@@ -172,7 +196,7 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   options.backend = {model.device, flags.workers, flags.policy, flags.seed};
   options.backend.phases = phases;
   options.storage = model.storage;
-  options.limits = ResolveLimits(flags, model);
+  ASSIGN_OR_RETURN(options.limits, ResolveLimits(flags, model));
   options.limits.max_outputs = std::max(options.limits.max_outputs, outputs);
   options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
   Progress progress;
@@ -189,17 +213,19 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   const PhaseSpan span(phases, "kv_alloc");
   EngineOptions engine;
   engine.seed = flags.seed;
+  engine.prefix_cache.enabled = flags.prefix_caching;
+  engine.scheduling_policy =
+      flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  engine.max_prefill_chunk = static_cast<uint32_t>(flags.long_prefill_token_threshold);
+  // On a host a step has run when Submit returns: a second one in flight would only hold back what
+  // the first one gave.
+  if (model.device != "cuda") engine.max_steps_in_flight = 1;
   if (opened->tokenizer != nullptr) engine.text_sink = TokenizerSinks(opened->tokenizer.get());
   ASSIGN_OR_RETURN(opened->engine,
                    Engine::Create(opened->runner.get(), &opened->clock, std::move(engine)));
   opened->load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return opened;
-}
-
-std::string NotNegative(const std::string& text) {
-  return text.empty() || text[0] == '-' ? absl::StrCat("'", text, "' is not a number from 0 up")
-                                        : "";
 }
 
 absl::StatusOr<std::vector<TokenId>> ParseTokens(const std::string& text) {

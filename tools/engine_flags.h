@@ -26,6 +26,9 @@ struct EngineFlags {
   int max_model_len = 0;
   int block_size = 16;
   int64_t num_blocks = 0;
+  bool prefix_caching = true;
+  std::string scheduling_policy = "fcfs";
+  int long_prefill_token_threshold = 0;
   uint64_t seed = 0;
   bool json = false;
 };
@@ -33,6 +36,8 @@ struct EngineFlags {
 void AddEngineFlags(CLI::App* app, EngineFlags* flags);
 // --model, --dtype, --json alone, for commands that run nothing.
 void AddModelFlags(CLI::App* app, EngineFlags* flags);
+// --device, --workers, --policy, --block-size alone.
+void AddDeviceFlags(CLI::App* app, EngineFlags* flags);
 
 struct OpenedModel {
   std::unique_ptr<WeightSource> source;
@@ -43,8 +48,9 @@ struct OpenedModel {
 // quantised, float32 on hosts and bfloat16 on CUDA.
 absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog* phases = nullptr);
 
-// Limits after defaults: what fits the model, the device and this machine's memory.
-DecoderLimits ResolveLimits(const EngineFlags& flags, const OpenedModel& model);
+// Limits after defaults: what fits the model, the device and this machine's memory. Flags that the
+// model or the device cannot take are a usage error.
+absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const OpenedModel& model);
 
 // Of the model, or the file that --tokenizer names. Null where there is none and none was asked
 // for.
@@ -64,9 +70,6 @@ struct OpenedEngine {
 // long (serve/startup.h).
 absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs = 0,
                                                          PhaseLog* phases = nullptr);
-
-// A check for unsigned flags: the parser takes -1 as 2^64 - 1 and nothing at all as 0.
-std::string NotNegative(const std::string& text);
 
 // "1,2, 3" or "1 2 3".
 absl::StatusOr<std::vector<TokenId>> ParseTokens(const std::string& text);

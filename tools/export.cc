@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 #include "tools/engine_flags.h"
+#include "tools/flags.h"
 
 namespace eventide {
 namespace {
@@ -38,7 +39,7 @@ absl::Status RunExport(ExportFlags& flags) {
 CommandBody AddExport(CLI::App* app) {
   auto flags = std::make_shared<ExportFlags>();
   AddModelFlags(app, &flags->engine);
-  app->add_option("--output,-o", flags->output, "Folder to create")->required();
+  app->add_option("--output,-o", flags->output, "Folder to create")->required()->check(NotEmpty());
   app->footer("Example:\n  eventide export --model random:test-llama@3 --output /tmp/test-llama");
   return [=] { return RunExport(*flags); };
 }

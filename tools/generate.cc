@@ -1,7 +1,11 @@
 // eventide generate: one prompt, its continuation as it comes.
+#include <cfloat>
+
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 #include "tools/engine_flags.h"
+#include "tools/flags.h"
+#include "tools/interrupt.h"
 
 namespace eventide {
 namespace {
@@ -42,28 +46,65 @@ nlohmann::ordered_json ToJson(const Generated& g, double load_ms) {
   json["usage"] = {{"prompt_tokens", g.last.prompt_tokens},
                    {"completion_tokens", g.tokens.size()},
                    {"total_tokens", g.last.prompt_tokens + g.tokens.size()}};
+  using Json = nlohmann::ordered_json;
   json["timing"] = {{"load_ms", load_ms},
-                    {"ttft_ms", ms(g.start_ns, g.first_ns)},
+                    {"ttft_ms", g.tokens.empty() ? Json() : Json(ms(g.start_ns, g.first_ns))},
                     {"tpot_ms", more > 0 ? ms(g.first_ns, g.end_ns) / more : 0.0},
                     {"total_ms", load_ms + ms(g.start_ns, g.end_ns)}};
   return json;
 }
 
-absl::Status RunGenerate(GenerateFlags& flags) {
+// What is wrong with flags, before a model is loaded, which may take minutes.
+absl::Status CheckFlags(const GenerateFlags& flags) {
   if (flags.has_prompt == flags.has_tokens) {
     return UsageError("give either --prompt TEXT or --tokens IDS");
   }
-  // Before a model is loaded, which may take minutes.
+  const SamplingParams& s = flags.sampling;
+  if (s.temperature == 0 && (s.top_k != 0 || s.top_p != 1)) {
+    return UsageError("--top-k and --top-p change nothing at temperature 0: give --temperature");
+  }
   Request trial;
   trial.id = "generate";
   trial.prompt = {0};
-  trial.sampling = flags.sampling;
+  trial.sampling = s;
   if (flags.has_tokens) {
     ASSIGN_OR_RETURN(trial.prompt, ParseTokens(flags.tokens));
   }
-  if (const absl::Status valid = ValidateRequest(trial); !valid.ok()) {
-    return UsageError(std::string(valid.message()));
+  return AsUsageError(ValidateRequest(trial));
+}
+
+// Runs the request to its end, or to a signal, which ends it with what there is.
+absl::Status Serve(OpenedEngine& opened, Request request, bool print, Generated* g) {
+  const bool text = opened.tokenizer != nullptr;
+  absl::Status printed;
+  DeferFirstInterrupt();
+  g->start_ns = opened.clock.NowNs();
+  const auto take = [&](const RequestOutput& output) {
+    g->end_ns = opened.clock.NowNs();
+    if (g->tokens.empty()) g->first_ns = g->end_ns;
+    g->tokens.insert(g->tokens.end(), output.tokens.begin(), output.tokens.end());
+    g->text += output.text;
+    if (print && printed.ok()) {
+      std::string shown = output.text;
+      if (!text) {
+        for (TokenId token : output.tokens) absl::StrAppend(&shown, token, " ");
+      }
+      printed = PrintText(shown);
+    }
+    if (output.finish_reason != FinishReason::kNone) g->last = output;
+  };
+  // All that it may refuse is what flags say.
+  RETURN_IF_ERROR(AsUsageError(opened.engine->AddRequest(std::move(request), take)));
+  while (opened.engine->HasWork() && printed.ok() && PendingInterrupt() == 0) {
+    RETURN_IF_ERROR(opened.engine->Step());
   }
+  opened.engine->CancelAll();
+  opened.engine->Drain();
+  return printed;
+}
+
+absl::Status RunGenerate(GenerateFlags& flags) {
+  RETURN_IF_ERROR(CheckFlags(flags));
   if (flags.engine.max_num_seqs == 0) flags.engine.max_num_seqs = 1;
   ASSIGN_OR_RETURN(const auto opened, OpenEngine(flags.engine));
   Request request;
@@ -73,31 +114,13 @@ absl::Status RunGenerate(GenerateFlags& flags) {
   if (opened->tokenizer != nullptr && !flags.sampling.ignore_eos) {
     for (int32_t id : opened->tokenizer->eos_ids()) request.sampling.stop_token_ids.push_back(id);
   }
+  const bool json = flags.engine.json;
   Generated g;
-  const bool json = flags.engine.json, text = opened->tokenizer != nullptr;
-  absl::Status printed;
-  g.start_ns = opened->clock.NowNs();
-  RETURN_IF_ERROR(opened->engine->AddRequest(std::move(request), [&](const RequestOutput& output) {
-    g.end_ns = opened->clock.NowNs();
-    if (g.tokens.empty()) g.first_ns = g.end_ns;
-    g.tokens.insert(g.tokens.end(), output.tokens.begin(), output.tokens.end());
-    g.text += output.text;
-    if (!json && printed.ok()) {
-      std::string shown = output.text;
-      if (!text) {
-        for (TokenId token : output.tokens) absl::StrAppend(&shown, token, " ");
-      }
-      printed = PrintText(shown);
-    }
-    if (output.finish_reason != FinishReason::kNone) g.last = output;
-  }));
-  while (opened->engine->HasWork() && printed.ok()) RETURN_IF_ERROR(opened->engine->Step());
-  if (!printed.ok()) opened->engine->CancelAll();
-  opened->engine->Drain();
-  RETURN_IF_ERROR(printed);
-  RETURN_IF_ERROR(g.last.status);
-  if (json) return PrintJson(ToJson(g, opened->load_ms));
-  return PrintText("\n");
+  RETURN_IF_ERROR(Serve(*opened, std::move(request), !json, &g));
+  const bool interrupted = g.last.finish_reason == FinishReason::kAbort;
+  if (!interrupted) RETURN_IF_ERROR(g.last.status);
+  RETURN_IF_ERROR(json ? PrintJson(ToJson(g, opened->load_ms)) : PrintText("\n"));
+  return interrupted ? InterruptedError() : absl::OkStatus();
 }
 
 }  // namespace
@@ -110,10 +133,12 @@ CommandBody AddGenerate(CLI::App* app) {
       app->add_option("--tokens", flags->tokens, "Token ids to continue, such as 1,2,3");
   SamplingParams& s = flags->sampling;
   s.temperature = 0;
-  app->add_option("--max-tokens,-n", s.max_tokens, "Tokens to generate at most");
-  app->add_option("--temperature", s.temperature, "0: greedy (the default)");
-  app->add_option("--top-k", s.top_k, "0: off");
-  app->add_option("--top-p", s.top_p, "1: off");
+  app->add_option("--max-tokens,-n", s.max_tokens, "Tokens to generate at most")
+      ->check(WholeNumber(1, UINT32_MAX));
+  app->add_option("--temperature", s.temperature, "0: greedy (the default)")
+      ->check(RealNumber(0, FLT_MAX));
+  app->add_option("--top-k", s.top_k, "0: off")->check(WholeNumber(0, UINT32_MAX));
+  app->add_option("--top-p", s.top_p, "Above 0; 1: off")->check(RealNumber(0, 1));
   app->add_option("--stop", s.stop_strings,
                   "Text that ends the answer; may be given several times");
   app->add_flag("--ignore-eos", s.ignore_eos, "Go on behind end-of-sequence tokens");

@@ -8,6 +8,7 @@
 #include "runtime/timeline_report.h"
 #include "schedulers/scheduler.h"
 #include "tools/engine_flags.h"
+#include "tools/flags.h"
 
 namespace eventide {
 namespace {
@@ -78,8 +79,9 @@ absl::Status ShowSchedule(const Program& program, const EngineFlags& flags, int 
 absl::StatusOr<std::vector<const GpuArch*>> ChosenArchs(const InspectFlags& flags) {
   std::vector<const GpuArch*> archs;
   for (const std::string& name : flags.archs) {
-    ASSIGN_OR_RETURN(const GpuArch* arch, ArchByName(name));
-    archs.push_back(arch);
+    const absl::StatusOr<const GpuArch*> arch = ArchByName(name);
+    if (!arch.ok()) return AsUsageError(arch.status());
+    archs.push_back(*arch);
   }
   if (archs.empty()) {
     for (const GpuArch& arch : GpuArchs()) archs.push_back(&arch);
@@ -87,16 +89,14 @@ absl::StatusOr<std::vector<const GpuArch*>> ChosenArchs(const InspectFlags& flag
   return archs;
 }
 
-absl::Status ShowSource(const Program& program, const InspectFlags& flags) {
-  ASSIGN_OR_RETURN(const auto archs, ChosenArchs(flags));
-  const GpuArch& arch = *archs.front();
+absl::Status ShowSource(const Program& program, const GpuArch& arch, const InspectFlags& flags) {
   const std::string source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda});
   if (!flags.engine.json) return PrintText(source);
   return PrintJson({{"arch", arch.name}, {"source", source}});
 }
 
-absl::Status ShowKernels(const Program& program, const InspectFlags& flags) {
-  ASSIGN_OR_RETURN(const auto archs, ChosenArchs(flags));
+absl::Status ShowKernels(const Program& program, const std::vector<const GpuArch*>& archs,
+                         const InspectFlags& flags) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   std::string text;
   for (const GpuArch* arch : archs) {
@@ -129,10 +129,15 @@ absl::Status RunInspect(InspectFlags& flags) {
     return UsageError(
         "give one of --graph, --dot, --events, --schedule, --source, --kernels, --timeline FILE");
   }
+  const bool for_gpu = flags.source || flags.kernels;
+  if (!flags.archs.empty() && !for_gpu) {
+    return UsageError("--arch is of --source and --kernels");
+  }
+  if (flags.source && flags.archs.size() > 1) return UsageError("--source shows one --arch");
+  ASSIGN_OR_RETURN(const auto archs, ChosenArchs(flags));
   if (!flags.timeline.empty()) return ShowTimeline(flags);
   if (flags.engine.model.empty()) return UsageError("--model is required");
   // Kernels and sources are of a GPU's storage type, on any machine.
-  const bool for_gpu = flags.source || flags.kernels;
   if (flags.engine.device == "auto" && for_gpu) flags.engine.device = "cpu";
   ASSIGN_OR_RETURN(OpenedModel model, OpenFlaggedModel(flags.engine));
   if (for_gpu) {
@@ -142,7 +147,7 @@ absl::Status RunInspect(InspectFlags& flags) {
       return UsageError("kernels for GPUs are of bfloat16 or float16, not of float32");
     }
   }
-  const DecoderLimits limits = ResolveLimits(flags.engine, model);
+  ASSIGN_OR_RETURN(const DecoderLimits limits, ResolveLimits(flags.engine, model));
   ASSIGN_OR_RETURN(const Decoder decoder,
                    BuildDecoder(model.source->config(), model.storage, limits));
   if (flags.graph) {
@@ -159,7 +164,8 @@ absl::Status RunInspect(InspectFlags& flags) {
     return ShowSchedule(program, flags.engine,
                         flags.engine.workers > 0 ? flags.engine.workers : 132);
   }
-  return flags.source ? ShowSource(program, flags) : ShowKernels(program, flags);
+  return flags.source ? ShowSource(program, *archs.front(), flags)
+                      : ShowKernels(program, archs, flags);
 }
 
 }  // namespace
@@ -176,10 +182,12 @@ CommandBody AddInspect(CLI::App* app) {
                 "The policy of each task grid, and why (132 workers unless --workers says)");
   app->add_flag("--source", flags->source, "The generated CUDA C++ (of the first --arch)");
   app->add_flag("--kernels", flags->kernels, "Compiles and shows registers, spills and sizes");
-  app->add_option("--arch", flags->archs, "sm_90a, ...; default: all that Eventide knows");
+  app->add_option("--arch", flags->archs, "sm_90a, ...; default: all that Eventide knows")
+      ->check(NotEmpty());
   app->add_option(
-      "--timeline", flags->timeline,
-      "Where the time of the step in this file went (bench decode --timeline writes it)");
+         "--timeline", flags->timeline,
+         "Where the time of the step in this file went (bench decode --timeline writes it)")
+      ->check(NotEmpty());
   app->footer(
       "Examples:\n"
       "  eventide inspect --model random:test-llama --events\n"

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/command.h"
+#include "tools/interrupt.h"
+#include "tools/version.h"
 
 namespace eventide {
 namespace {
@@ -19,6 +21,7 @@ int Run(int argc, char** argv) {
   CLI::App app(
       "Runs language models as event tensor programs: one kernel for every shape, no recompiling.");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "eventide " + Version(), "The version, and exit");
   app.footer(
       "Examples:\n"
       "  eventide generate --model random:test-llama --tokens 1,2,3 --max-tokens 8\n"
@@ -60,6 +63,10 @@ int Run(int argc, char** argv) {
     status = absl::InternalError(absl::StrCat("unexpected failure: ", error.what()));
   }
   if (status.ok()) return kExitOk;
+  if (absl::IsCancelled(status) && PendingInterrupt() != 0) {
+    std::fprintf(stderr, "eventide: interrupted\n");
+    return 128 + PendingInterrupt();
+  }
   std::fprintf(stderr, "eventide: %s\n", std::string(status.message()).c_str());
   return IsUsageError(status) ? kExitUsage : kExitFailed;
 }
@@ -78,6 +85,14 @@ bool IsUsageError(const absl::Status& status) {
   return status.GetPayload(kUsagePayload).has_value();
 }
 
+absl::Status AsUsageError(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? UsageError(std::string(status.message())) : status;
+}
+
+absl::Status InterruptedError() {
+  return absl::CancelledError("interrupted");
+}
+
 absl::Status PrintText(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     return absl::DataLossError("standard output cannot be written");
@@ -94,5 +109,6 @@ absl::Status PrintJson(const nlohmann::ordered_json& json) {
 }  // namespace eventide
 
 int main(int argc, char** argv) {
+  eventide::CatchInterrupts();
   return eventide::Run(argc, argv);
 }

@@ -1,12 +1,15 @@
 // eventide score: log probabilities of given tokens, one JSON line each way.
 #include "serve/score.h"
 
+#include <filesystem>
 #include <fstream>
-#include <iostream>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 #include "tools/engine_flags.h"
+#include "tools/flags.h"
+#include "tools/interrupt.h"
+#include "tools/lines.h"
 
 namespace eventide {
 namespace {
@@ -90,15 +93,41 @@ Json ScoreText(const std::string& text, OpenedEngine& opened, int top, Totals* t
   return out;
 }
 
+// Scores line by line until the input ends or a signal comes; what is written is whole lines.
+absl::Status ScoreAll(LineReader& input, const std::string& path, int top, OpenedEngine& opened,
+                      Totals* totals) {
+  std::ofstream out;
+  if (path != "-") out.open(path);
+  if (path != "-" && !out) {
+    return absl::NotFoundError(absl::StrCat("--output ", path, " cannot be written"));
+  }
+  for (std::string text;;) {
+    ASSIGN_OR_RETURN(const bool more, input.Next(&text));
+    if (!more) break;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const Json line = ScoreText(text, opened, top, totals);
+    const std::string dumped = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (path == "-") {
+      RETURN_IF_ERROR(PrintText(dumped));
+    } else if (!(out << dumped)) {
+      break;
+    }
+  }
+  if (path != "-" && !out.flush()) {
+    return absl::DataLossError(absl::StrCat("--output ", path, " cannot be written"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunScore(const ScoreFlags& flags) {
   if (flags.engine.json && flags.output == "-") {
     return UsageError("--json prints a summary on stdout: give --output a file");
   }
-  std::ifstream file;
-  if (flags.input != "-") {
-    file.open(flags.input);
-    if (!file) return absl::NotFoundError(absl::StrCat("--input ", flags.input, " cannot be read"));
+  std::error_code error;
+  if (flags.input != "-" && std::filesystem::equivalent(flags.input, flags.output, error)) {
+    return UsageError("--output would overwrite --input");
   }
+  ASSIGN_OR_RETURN(LineReader input, LineReader::Open(flags.input));
   EngineFlags engine = flags.engine;
   if (engine.max_num_seqs == 0) engine.max_num_seqs = 1;
   // Logits of so many tokens are kept at once: 64 of a large vocabulary are 32 MB.
@@ -107,36 +136,18 @@ absl::Status RunScore(const ScoreFlags& flags) {
     return UsageError(absl::StrCat("--top ", flags.top, ": the model has only ",
                                    opened->config.vocab, " tokens"));
   }
-  std::ofstream out;
-  if (flags.output != "-") {
-    out.open(flags.output);
-    if (!out)
-      return absl::NotFoundError(absl::StrCat("--output ", flags.output, " cannot be written"));
-  }
+  DeferFirstInterrupt();
   const int64_t start = opened->clock.NowNs();
   Totals totals;
-  std::string text;
-  while (std::getline(flags.input == "-" ? std::cin : file, text)) {
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const Json line = ScoreText(text, *opened, flags.top, &totals);
-    const std::string dumped = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-    if (flags.output == "-") {
-      RETURN_IF_ERROR(PrintText(dumped));
-    } else if (!(out << dumped)) {
-      return absl::DataLossError(absl::StrCat("--output ", flags.output, " cannot be written"));
-    }
+  RETURN_IF_ERROR(ScoreAll(input, flags.output, flags.top, *opened, &totals));
+  if (flags.engine.json) {
+    RETURN_IF_ERROR(
+        PrintJson({{"lines", totals.lines},
+                   {"errors", totals.errors},
+                   {"tokens", totals.tokens},
+                   {"seconds", static_cast<double>(opened->clock.NowNs() - start) / 1e9}}));
   }
-  if ((flags.input == "-" ? std::cin : file).bad()) {
-    return absl::DataLossError(absl::StrCat("--input ", flags.input, " cannot be read to its end"));
-  }
-  if (flags.output != "-" && !out.flush()) {
-    return absl::DataLossError(absl::StrCat("--output ", flags.output, " cannot be written"));
-  }
-  if (!flags.engine.json) return absl::OkStatus();
-  return PrintJson({{"lines", totals.lines},
-                    {"errors", totals.errors},
-                    {"tokens", totals.tokens},
-                    {"seconds", static_cast<double>(opened->clock.NowNs() - start) / 1e9}});
+  return PendingInterrupt() != 0 ? InterruptedError() : absl::OkStatus();
 }
 
 }  // namespace
@@ -145,12 +156,13 @@ CommandBody AddScore(CLI::App* app) {
   auto flags = std::make_shared<ScoreFlags>();
   AddEngineFlags(app, &flags->engine);
   app->add_option("--input,-i", flags->input,
-                  "Lines {\"id\", \"tokens\"} or {\"id\", \"text\"}; -: stdin");
-  app->add_option(
-      "--output,-o", flags->output,
-      "Lines {\"id\", \"tokens\", \"logprobs\", \"top\"}, in the same order; -: stdout");
+                  "Lines {\"id\", \"tokens\"} or {\"id\", \"text\"}; -: stdin")
+      ->check(NotEmpty());
+  app->add_option("--output,-o", flags->output,
+                  "Lines {\"id\", \"tokens\", \"logprobs\", \"top\"}, in the same order; -: stdout")
+      ->check(NotEmpty());
   app->add_option("--top", flags->top, "Also the so many likeliest tokens of each position")
-      ->check(CLI::Range(0, 1000));
+      ->check(WholeNumber(0, 1000));
   app->footer(
       "A line that cannot be scored gives {\"id\", \"error\"} and the run goes on.\n"
       "Example:\n"

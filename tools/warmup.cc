@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "serve/startup.h"
 #include "tools/engine_flags.h"
+#include "tools/flags.h"
 
 namespace eventide {
 namespace {
@@ -223,14 +224,14 @@ CommandBody AddWarmup(CLI::App* app) {
                 "With an empty cache, then with what that start left in it, side by side");
   app->add_option("--num-iters-cold", flags->cold_starts,
                   "Cold starts; the median is shown, --json has all times")
-      ->check(CLI::Range(1, 1000));
+      ->check(WholeNumber(1, 1000));
   app->add_option("--num-iters-warm", flags->cached_starts, "Cached starts, likewise")
-      ->check(CLI::Range(1, 1000));
+      ->check(WholeNumber(1, 1000));
   app->add_option("--prompt-tokens", flags->prompt_tokens, "Of the prompt whose token is awaited")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(WholeNumber(1, 1 << 20));
   app->add_option("--shapes", flags->shapes,
                   "Batches of new shapes to run after the first token: they must build nothing")
-      ->check(CLI::Range(0, 1024));
+      ->check(WholeNumber(0, 1024));
   app->add_option("--exec-ns", flags->exec_ns, "")->group("");
   app->footer(Footer());
   return [=] { return RunWarmup(*flags); };

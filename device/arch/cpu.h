@@ -61,6 +61,7 @@ struct CpuWorkerBase {
   // Before a step: `step` and `program` are set.
   void StartStep() {
     aborted_ = false;
+    task_.grid = -1;
     finished_ = 0;
     __builtin_memset(memo_, 0, kMemoBytes);
     DirectSync::StoreRelaxed(ProgressWord(), 0);
@@ -69,12 +70,14 @@ struct CpuWorkerBase {
   // --- the loop
   // -----------------------------------------------------------------------------------------
   EVT_FN bool aborted() const { return aborted_; }
+  EVT_FN bool Leaves() const { return aborted(); }
   EVT_FN bool Begin(const TaskName& task) {
+    // Another worker may have ended the step, while this one was in the task before; the word is written
+    // then and otherwise only read.
+    if (DirectSync::LoadRelaxed(AbortWord(*program)) != 0) Tell(kAbortStuckTask, task_, 0, 0, 0);
     task_ = task;
     for (CpuLane& lane : lanes_) lane.asked = lane.taken = 0;
     block_used_ = 0;
-    // Another worker may have ended the step; the record is written once and otherwise only read.
-    aborted_ = aborted_ || DirectSync::LoadRelaxed(AbortCauseWord()) != kAbortNone;
     return !aborted_;
   }
   template <class P>
@@ -133,9 +136,6 @@ struct CpuWorkerBase {
   u32* ProgressWord() const {
     return reinterpret_cast<u32*>(program->progress + u64{worker} * kEventStrideBytes);
   }
-  EVT_FN u32* AbortCauseWord() const {
-    return &reinterpret_cast<AbortRecord*>(program->abort)->cause;
-  }
 
   __attribute__((noinline)) bool AwaitElement(i32 element, u32 target, const TaskName& task) {
     const u32* counter = CounterAt(*program, step.header->bank, element);
@@ -143,27 +143,28 @@ struct CpuWorkerBase {
     for (u32 attempt = 0;; ++attempt) {
       const u32 seen = DirectSync::LoadAcquire(counter);
       if (seen >= target) return true;
-      if (DirectSync::LoadRelaxed(AbortCauseWord()) != kAbortNone) break;
+      bool ended = DirectSync::LoadRelaxed(AbortWord(*program)) != 0;
       // Looking at the clock and at every worker's progress costs more than a poll.
-      if (attempt % 64 == 63 &&
+      if (!ended && attempt % 64 == 63 &&
           watch.Stalled(*program, workers, waiting.now_ns(), step.header->timeout_ns)) {
-        AbortRecord story = {};
-        story.cause = kAbortStuckEvent;
-        story.worker = worker;
-        story.role = kRoleInput;
-        story.grid = task.grid;
-        story.layer = task.at.layer;
-        for (int i = 0; i < kMaxCoords; ++i) story.at[i] = task.at.at[i];
-        story.event = static_cast<u32>(element);
-        story.seen = seen;
-        story.expected = target;
-        ReportAbort<DirectSync>(reinterpret_cast<AbortRecord*>(program->abort), story);
-        break;
+        DirectSync::StoreRelaxed(AbortWord(*program), 1);
+        ended = true;
+      }
+      if (ended) {
+        Tell(kAbortStuckEvent, task, static_cast<u32>(element), seen, target);
+        return false;
       }
       waiting.relax(waiting.context, attempt);
     }
+  }
+  // What this worker was at when the step was given up; it then leaves.
+  __attribute__((noinline)) void Tell(u32 cause, const TaskName& task, u32 element, u32 seen,
+                                      u32 expected) {
+    if (aborted_) return;
+    AbortRecord& record = AbortRecordOf(*program, worker, kRoleInput);
+    record = {cause, worker, kRoleInput, task.grid, task.at.layer, {}, element, seen, expected};
+    for (int i = 0; i < kMaxCoords; ++i) record.at[i] = task.at.at[i];
     aborted_ = true;
-    return false;
   }
 
   TaskName task_;

@@ -76,9 +76,9 @@ struct alignas(8) SlotPage {
   u32 piece_bytes;
 };
 
-// What a role has been waiting for, told to the watch warp once a wait is no longer short.
+// What a role is at: its task, and what it waits for once a wait is no longer short. For the watch warp.
 struct Waiting {
-  u32 cause;  // AbortCause, or kAbortNone
+  u32 cause;  // AbortCause
   i32 grid;
   Coord at;
   u32 element, target;
@@ -226,10 +226,13 @@ struct GpuWorkerBase {
   // business.
   EVT_FN bool Ended(u32 role, u32 cause, u32 element, u32 target) {
     volatile Waiting* waiting = &shared.waiting[role];
-    waiting->cause = cause;
+    SetCause(role, cause);
     waiting->element = element;
     waiting->target = target;
     return *static_cast<volatile u32*>(&shared.ended) != 0;
+  }
+  EVT_FN void SetCause(u32 role, u32 cause) {
+    static_cast<volatile Waiting*>(&shared.waiting[role])->cause = cause;
   }
   // For the story of a stuck wait: in shared memory, where it costs no registers.
   EVT_FN void SetTask(u32 role, const TaskName& task) {

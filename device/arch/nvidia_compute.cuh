@@ -22,17 +22,22 @@ struct GpuCompute : GpuWorkerBase<Port> {
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
   u32 handed = 0;  // tasks, to the notify warp
+  bool leaves = false;  // all threads know that the step is aborted
 
   __device__ GpuCompute(SharedState& state, u8* page_memory, u8* scratch_memory,
                         const ProgramRecord& record)
       : Base(state, page_memory, record), scratch(scratch_memory) {}
 
+  EVT_FN bool Leaves() const { return leaves; }
   EVT_FN u32 Lane() const { return thread % 32; }
   // Reads the thread anew for every task: what ops derive from it is then computed where it is
   // used, and not once at the top for all ops, in registers that none of them can spare.
   EVT_FN bool Begin(const TaskName& task) {
     asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
-    if (Leader()) this->SetTask(kRoleCompute, task);
+    if (Leader()) {
+      this->SetTask(kRoleCompute, task);
+      this->SetCause(kRoleCompute, kAbortStuckTask);
+    }
     return true;
   }
   EVT_FN GpuPage Take(u32 lane) {
@@ -57,7 +62,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN uint2 PeekShared(u32 lane, u32 ahead) {
     const u32 at = taken[lane] + ahead;
     const u32 slot = at % kSlots;
-    AwaitBarrier(this->base + FullAt(lane, slot), at / kSlots % 2);
+    AwaitBarrier(this->base + FullAt(lane, slot), at / kSlots % 2, kAbortStuckPage);
     const SlotPage page = LoadSlot(this->base + SlotAt(lane, slot));
     // After an abort the slot may hold no page: any page will do then, nothing of it is published.
     return make_uint2(PagesAddress() + static_cast<u32>(Max(page.page, 0)) * kPageBytes,
@@ -139,11 +144,11 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
 
   template <class P>
-  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
+  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName& task) {
     bool ended = false;
 #pragma unroll 1
     for (i32 k = static_cast<i32>(thread); k < box.size(); k += kComputeThreads) {
-      ended = ended || !AwaitElement(this->WaitFor(p, box, k));
+      ended = ended || !AwaitElement(this->WaitFor(p, box, k), task);
     }
     return !Vote(ended);
   }
@@ -166,7 +171,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
     const u32 slot = handed % kDoneSlots;
     __syncwarp();
     if (Leader()) {
-      AwaitBarrier(this->base + DoneEmptyAt(slot), handed / kDoneSlots % 2 ^ 1);
+      AwaitBarrier(this->base + DoneEmptyAt(slot), handed / kDoneSlots % 2 ^ 1, kAbortStuckRole);
       this->shared.done[slot] = task;
     }
     if (Lane() == 0) BarrierArrive(this->base + DoneFullAt(slot));
@@ -174,7 +179,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   EVT_FN u32 TakeTicket(i32) {
     const u32 slot = this->tickets % kTicketSlots;
-    AwaitBarrier(this->base + TicketFullAt(slot), this->tickets / kTicketSlots % 2);
+    AwaitBarrier(this->base + TicketFullAt(slot), this->tickets / kTicketSlots % 2,
+                 kAbortStuckRole);
     ++this->tickets;
     const u32 ticket = this->shared.ticket[slot];
     __syncwarp();
@@ -184,21 +190,20 @@ struct GpuCompute : GpuWorkerBase<Port> {
 
  private:
   EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
-  EVT_FN void AwaitBarrier(u32 barrier, u32 parity) {
+  EVT_FN void AwaitBarrier(u32 barrier, u32 parity, u32 cause) {
     for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
       this->timer.Stalls();
       if (poll % kPollsPerCheck == 0) {
-        this->aborted_ = this->Ended(kRoleCompute, kAbortStuckPage, 0, 0);
+        this->aborted_ = this->Ended(kRoleCompute, cause, 0, 0);
       }
     }
     this->timer.StallEnds();
   }
-  EVT_FN bool AwaitElement(const ElementWait& wait) {
+  EVT_FN bool AwaitElement(const ElementWait& wait, const TaskName& task) {
     for (u32 poll = 1; DirectSync::LoadAcquire(wait.counter) < wait.target; ++poll) {
-      if (poll % kPollsPerCheck == 0 &&
-          this->Ended(kRoleCompute, kAbortStuckEvent, wait.element, wait.target)) {
-        return false;
-      }
+      if (poll % kPollsPerCheck != 0) continue;
+      this->SetTask(kRoleCompute, task);  // not begun: it waits for its grid's extent
+      if (this->Ended(kRoleCompute, kAbortStuckEvent, wait.element, wait.target)) return false;
     }
     return true;
   }
@@ -211,8 +216,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
         : "=r"(any)
         : "r"(static_cast<u32>(ended)), "n"(kComputeThreads)
         : "memory");
-    this->aborted_ = any != 0;
-    return this->aborted_;
+    this->aborted_ = leaves = any != 0;
+    return leaves;
   }
 };
 

@@ -20,7 +20,10 @@ struct GpuProducer : GpuWorkerBase<Port> {
   using Base::Base;
 
   EVT_FN bool Begin(const TaskName& task) {
-    if (First()) this->SetTask(kRole, task);
+    if (First()) {
+      this->SetTask(kRole, task);
+      this->SetCause(kRole, kAbortStuckTask);
+    }
     return true;
   }
   template <class Source>
@@ -43,7 +46,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
 
   // All elements of a box, 32 at a time.
   template <class P>
-  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName&) {
+  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName& task) {
     ReturnDropped();
     const i32 size = box.size();
 #pragma unroll 1
@@ -51,7 +54,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
       const i32 k = first + (kAlone ? 0 : static_cast<i32>(LaneId()));
       ElementWait wait = {};
       if (k < size) wait = this->WaitFor(p, box, k);
-      if (!AwaitElements(wait)) return false;
+      if (!AwaitElements(wait, task)) return false;
     }
     // The lanes' acquires reach the lane that issues copies through the warp's votes; what ordinary
     // stores wrote may then be read by the copy engine.
@@ -109,14 +112,17 @@ struct GpuProducer : GpuWorkerBase<Port> {
   EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
 
   // Polls until all lanes' elements have fired.
-  EVT_FN bool AwaitElements(const ElementWait& wait) {
+  EVT_FN bool AwaitElements(const ElementWait& wait, const TaskName& task) {
     bool fired = wait.counter == nullptr;
     for (u32 poll = 1;; ++poll) {
       // Acquires what the notifying tasks wrote; counterpart: AddRelease in NotifyElement.
       if (!fired) fired = DirectSync::LoadAcquire(wait.counter) >= wait.target;
       if (All(fired)) return true;
       if (poll % kPollsPerCheck == 0) {
-        if (AllEnded(!fired, kAbortStuckEvent, wait.element, wait.target)) return false;
+        // The first of the lanes that wait tells. The task may not have begun: it waits for an extent.
+        const bool mine = kAlone || LaneId() + 1 == __ffs(__ballot_sync(0xffffffffu, !fired));
+        if (mine) this->SetTask(kRole, task);
+        if (AllEnded(mine, kAbortStuckEvent, wait.element, wait.target)) return false;
         ReturnDropped();
       }
     }
@@ -124,7 +130,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
   EVT_FN bool AwaitBarrier(u32 barrier, u32 parity) {
     for (u32 poll = 1;; ++poll) {
       if (All(Port::BarrierTry(barrier, parity))) return true;
-      if (poll % kPollsPerCheck == 0 && AllEnded(First(), kAbortStuckPage, 0, 0)) return false;
+      if (poll % kPollsPerCheck == 0 && AllEnded(First(), kAbortStuckRole, 0, 0)) return false;
     }
   }
   EVT_FN bool AllEnded(bool mine, u32 cause, u32 element, u32 target) {

@@ -7,40 +7,42 @@
 
 namespace eventide {
 
-// The watch warp: ends the step when it was aborted elsewhere, or when no task has finished
-// anywhere for the timeout; then tells the story of the role that waits here. Leaves when the
-// working warps are through.
+// What each role of this worker is at, for the host.
+EVT_FN void TellWaits(SharedState& shared, const ProgramRecord& program) {
+#pragma unroll 1
+  for (u32 role = 0; role < kRoles; ++role) {
+    const volatile Waiting& waiting = shared.waiting[role];
+    AbortRecord& record = AbortRecordOf(program, blockIdx.x, role);
+    record.cause = waiting.cause;
+    record.worker = blockIdx.x;
+    record.role = role;
+    record.grid = waiting.grid;
+    record.layer = waiting.at.layer;
+    for (int i = 0; i < kMaxCoords; ++i) record.at[i] = waiting.at.at[i];
+    record.event = waiting.element;
+    record.expected = waiting.target;
+    if (record.cause == kAbortStuckEvent) {
+      record.seen = DirectSync::LoadRelaxed(
+          CounterAt(program, shared.step.header->bank, static_cast<i32>(record.event)));
+    }
+  }
+}
+
+// The watch warp: ends the step when no task has finished anywhere for the timeout, or when another
+// worker has found that. Leaves then, or when the working warps are through.
 template <class Port>
 EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
-  AbortRecord* record = reinterpret_cast<AbortRecord*>(program.abort);
   ProgressWatch<DirectSync> watch;
   for (u32 poll = 1; !Port::BarrierTry(SharedAddress(&shared.finished), 0); ++poll) {
     if (poll % kPollsPerCheck != 0) continue;
-    bool ended = DirectSync::LoadRelaxed(&record->cause) != kAbortNone;
-    if (!ended && watch.Stalled(program, 1, NowNs(), shared.step.header->timeout_ns)) {
-      // The input role's wait explains the others; a worker that waits for nothing leaves the story
-      // to one that does, unless none comes forward.
-      u32 role = kRoleInput;
-      if (shared.waiting[role].cause == kAbortNone) role = kRoleStream;
-      if (shared.waiting[role].cause == kAbortNone) role = kRoleCompute;
-      const volatile Waiting& waiting = shared.waiting[role];
-      AbortRecord story = {};
-      story.cause = waiting.cause == kAbortNone ? u32{kAbortStuckPage} : waiting.cause;
-      story.worker = blockIdx.x;
-      story.role = role;
-      story.grid = waiting.grid;
-      story.layer = waiting.at.layer;
-      for (int i = 0; i < kMaxCoords; ++i) story.at[i] = waiting.at.at[i];
-      story.event = waiting.element;
-      story.expected = waiting.target;
-      story.seen = waiting.cause == kAbortStuckEvent
-                       ? DirectSync::LoadRelaxed(CounterAt(program, shared.step.header->bank,
-                                                           static_cast<i32>(story.event)))
-                       : 0;
-      ReportAbort<DirectSync>(record, story);
-      ended = true;
+    if (DirectSync::LoadRelaxed(AbortWord(program)) == 0) {
+      if (!watch.Stalled(program, 1, NowNs(), shared.step.header->timeout_ns)) continue;
+      DirectSync::StoreRelaxed(AbortWord(program), 1);
     }
-    if (ended) *static_cast<volatile u32*>(&shared.ended) = 1;
+    // Before any role here leaves and forgets what it waited for.
+    TellWaits(shared, program);
+    *static_cast<volatile u32*>(&shared.ended) = 1;
+    return;
   }
 }
 
@@ -136,7 +138,10 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     BarrierInit(SharedAddress(&shared.finished), kWorkingWarps);
     Port::FenceAfterBarrierInit();
     shared.ended = 0;
-    for (u32 role = 0; role < kRoles; ++role) shared.waiting[role].cause = kAbortNone;
+    for (u32 role = 0; role < kRoles; ++role) {
+      shared.waiting[role].cause = kAbortNone;
+      shared.waiting[role].grid = -1;
+    }
     // Each lane may always have its floor; the input lane gets a quarter of the pool if that is
     // more.
     shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u),
@@ -183,6 +188,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     RunCompute(p, compute);
     compute.Hand(TaskName{-1, {}});
     if constexpr (kTimeline) compute.TimeStepEnd();
+    if (compute.Leader()) compute.SetCause(kRoleCompute, kAbortNone);
   } else {
     Port::GiveRegisters();
     if (warp == kStreamWarp) {
@@ -193,6 +199,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
         RunStream(p, stream);
         if constexpr (kTimeline) stream.TimeStepEnd();
         stream.Drain();
+        stream.SetCause(kRoleStream, kAbortNone);
       }
     } else if (warp == kInputWarp) {
       GpuProducer<Roles, kLaneInput> input(shared, pages, program);
@@ -200,6 +207,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
       RunInput(p, input);
       if constexpr (kTimeline) input.TimeStepEnd();
       input.Drain();
+      input.SetCause(kRoleInput, kAbortNone);
     } else if (warp == kNotifyWarp) {
       GpuWorkerBase<Roles> notifier(shared, pages, program);
       SendNotifies(p, notifier);

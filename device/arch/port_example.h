@@ -68,6 +68,7 @@ struct ExampleWorker {
   // --- the loop (device/loop.h) --------------------------------------------------------------------------
   bool Begin(const struct TaskName& task);
   bool aborted() const;
+  bool Leaves() const;
   template <class P>
   bool Await(const P& p, const ElementBox& box, const struct TaskName& task);
   template <class P>

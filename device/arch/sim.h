@@ -243,6 +243,7 @@ struct SimWorker {
   // --- the loop
   // -------------------------------------------------------------------------------------------
   EVT_FN bool aborted() const { return false; }  // a failed step's fibres are never resumed
+  EVT_FN bool Leaves() const { return aborted(); }
   EVT_FN bool Begin(const TaskName& name) {
     task = name;
     if (role == kRoleCompute) __builtin_memset(shared->scratch, kSimPoison, kScratchBytes);

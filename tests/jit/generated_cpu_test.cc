@@ -42,10 +42,11 @@ class HostProgram {
     const size_t bank_words = static_cast<size_t>(program_.BankBytes()) / 4;
     counters_.resize(2 * bank_words);
     progress_.resize(64 * kEventStrideBytes / 4);
+    abort_.resize(AbortBytes(64) / 4);
     record_.nodes = reinterpret_cast<uint64_t>(nodes_.data());
     record_.counters = reinterpret_cast<uint64_t>(counters_.data());
     record_.bank_bytes = bank_words * 4;
-    record_.abort = reinterpret_cast<uint64_t>(&abort_);
+    record_.abort = reinterpret_cast<uint64_t>(abort_.data());
     record_.progress = reinterpret_cast<uint64_t>(progress_.data());
     record_.published = reinterpret_cast<uint64_t>(addresses_.data());
   }
@@ -85,7 +86,7 @@ class HostProgram {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    REQUIRE(abort_.cause == kAbortNone);
+    REQUIRE(*AbortWord(record_) == 0);
   }
 
  private:
@@ -120,7 +121,7 @@ class HostProgram {
   std::vector<uint64_t> addresses_;
   std::vector<Node> nodes_;
   std::vector<uint32_t> counters_, progress_;
-  AbortRecord abort_ = {};
+  std::vector<uint32_t> abort_;
   ProgramRecord record_ = {};
 };
 

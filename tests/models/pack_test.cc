@@ -81,12 +81,14 @@ std::vector<uint8_t> ExpectedRows(const PackJob& job, DType storage) {
 
 TEST_CASE("unpacking a packed matrix gives its rows back, bit for bit") {
   for (DType storage : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (FragmentOrder order : {&PlainOrder, &ShuffledOrder}) {
-      const PackJob job = ExampleJob();
+    for (const auto& [order, height] : std::vector<std::pair<FragmentOrder, int>>{
+             {&PlainOrder, 32}, {&ShuffledOrder, 32}, {&ShuffledOrder, 16}, {&PlainOrder, 48}}) {
+      PackJob job = ExampleJob();
+      job.height = height;
       const auto memory = Pack(job, storage, order, 3);
       REQUIRE(memory.ok());
       const std::vector<uint8_t> rows =
-          UnpackTiles(memory->data() + job.offset, job.rows, job.columns, job.tile_rows,
+          UnpackTiles(memory->data() + job.offset, job.rows, job.columns, job.height,
                       static_cast<int>(DTypeSize(storage)), order);
       CHECK(rows == ExpectedRows(job, storage));
       CHECK((*memory)[job.offset - 1] == 0xee);

@@ -122,6 +122,45 @@ TEST_CASE(
   }
 }
 
+// One worker takes tasks in linear order, so it is stuck at the oldest that can be.
+TEST_CASE("of all the waits behind one fault, the oldest task's is told by any number of workers") {
+  constexpr uint64_t kTimeoutNs = 150'000'000;
+  int stuck = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    absl::StatusOr<Program> program = Lower(RandomRuntimeGraph(seed));
+    REQUIRE(program.ok());
+    ProgramEvent& event = program->events[seed % program->events.size()];
+    event.target = event.target + Expr(1);
+    StepHeader header = {};
+    header.symbols[0] = kRuntimeSymbolMax[0];
+    header.symbols[1] = kRuntimeSymbolMax[1];
+    std::string expected;
+    for (const auto& [workers, policy] :
+         {std::pair(1, "static"), std::pair(3, "static"), std::pair(7, "ticket")}) {
+      CpuExecutorOptions options;
+      options.workers = workers;
+      options.policy = policy;
+      options.timeout_ns = kTimeoutNs;
+      options.ops = &Ops();
+      auto executor = MakeCpuExecutor(*program, options);
+      REQUIRE(executor.ok());
+      CampaignFill(**executor, seed);
+      const absl::Status status = (*executor)->RunStep(header);
+      const std::string text(status.message());
+      if (workers == 1 && status.ok()) break;  // nobody waits for it
+      INFO(text << "\nexpected: " << expected);
+      REQUIRE(absl::IsDeadlineExceeded(status));
+      const std::string task = text.substr(text.find(" at "));
+      if (workers == 1) {
+        expected = task;
+        ++stuck;
+      }
+      CHECK(task == expected);
+    }
+  }
+  CHECK(stuck >= 4);
+}
+
 TEST_CASE("steps that the program does not allow are refused, and nothing is enqueued") {
   const PlantedProgram planted = MissingNotify();
   CpuExecutorOptions options;

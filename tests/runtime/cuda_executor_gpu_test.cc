@@ -180,6 +180,45 @@ TEST_CASE("a stuck step ends with an error that names the event, and the next st
   RequireOk((*executor)->RunStep(HeaderFor(9)));
 }
 
+// Behind the fault whole layers wait; whichever worker gives up first, the oldest task is told.
+TEST_CASE("a stuck step's error is of the oldest task that waits, not of one behind it") {
+  if (!HaveGpu()) return;
+  const std::vector<uint32_t> weights = ToyWeights();
+  for (const int workers : {0, 1, 7}) {
+    absl::StatusOr<Program> program = Lower(ToyLayersGraph());
+    REQUIRE(program.ok());
+    ProgramEvent& ready = program->events[0];
+    REQUIRE(ready.name == "ready");
+    // ready[1, 2] wants one arrival more than there are.
+    const Expr layer = Expr::Coord(0), tile = Expr::Coord(1);
+    const auto is = [](const Expr& e, int value) {
+      return Expr(1) - Min(Max(e, Expr(value)) - Min(e, Expr(value)), Expr(1));
+    };
+    ready.target = ready.target + Min(is(layer, 1), is(tile, 2));
+    CudaExecutorOptions options = ToyOptions();
+    options.workers = workers;
+    options.timeout_ns = 200'000'000;
+    auto executor = MakeCudaExecutor(*std::move(program), options);
+    INFO(executor.status().ToString());
+    REQUIRE(executor.ok());
+    for (int round = 0; round < 5; ++round) {
+      const absl::Status stuck = (*executor)->RunStep(HeaderFor(kToyMaxTokens));
+      INFO(stuck.ToString());
+      if (round == 0) std::cout << stuck.ToString() << "\n";
+      CHECK(absl::IsDeadlineExceeded(stuck));
+      const std::string text(stuck.message());
+      CHECK(text.find("(input) at mix, layer 1, task (2, 0) waited for event ready[1, 2]") !=
+            std::string::npos);
+      // Two tiles of tokens have no fault; the bank is clean again.
+      RequireOk((*executor)->Write(
+          (*executor)->TensorBuffer(TensorNamed((*executor)->program(), "weight")), 0,
+          weights.data(), static_cast<int64_t>(weights.size() * 4)));
+      RequireOk((*executor)->RunStep(HeaderFor(16)));
+      CheckLayers(**executor, 16, weights);
+    }
+  }
+}
+
 TEST_CASE("copies of all sizes arrive, and results are read without waiting for the next step") {
   if (!HaveGpu()) return;
   const auto executor = Make(ToyCountGraph(), ToyOptions());

@@ -228,6 +228,7 @@ Snapshot RandomSnapshot(std::mt19937_64& random) {
     r.blocks = (std::min(kv, r.max_length - 1) + s.limits.block_size - 1) / s.limits.block_size;
     if (r.unretired && random() % 5 == 0) r.leaving = true;
     r.returning = r.leaving && random() % 2;
+    if (random() % 2) r.shared_blocks = random() % (r.blocks + 1);
     s.running.push_back(r);
   }
   s.free_slots = s.limits.max_num_seqs - running;
@@ -237,7 +238,11 @@ Snapshot RandomSnapshot(std::mt19937_64& random) {
     WaitingView w = {.order = {static_cast<int32_t>(random() % 2), sequences[20 + i]}};
     w.max_length = 2 + random() % 99;
     w.tokens = 1 + random() % (w.max_length - 1);
-    if (random() % 2) w.cached_tokens = (w.tokens - 1) / s.limits.block_size * s.limits.block_size;
+    if (random() % 2) {
+      const uint64_t cached = random() % ((w.tokens - 1) / s.limits.block_size + 1);
+      w.cached_tokens = cached * s.limits.block_size;
+      w.idle_blocks = random() % (cached + 1);
+    }
     s.waiting.push_back(w);
   }
   std::sort(s.waiting.begin(), s.waiting.end(),
@@ -246,13 +251,13 @@ Snapshot RandomSnapshot(std::mt19937_64& random) {
 }
 
 void CheckPlan(const Snapshot& s, const BatchPlan& plan) {
-  uint64_t tokens = 0, taken = 0, admitted = 0, given = 0;
+  uint64_t tokens = 0, taken = 0, admitted = 0, given = 0, reach = 0;
   std::vector<int> used(s.running.size());
   for (size_t victim : plan.preempted) {
     const RunningView& v = s.running[victim];
     REQUIRE(++used[victim] == 1);
     REQUIRE_FALSE(v.leaving);
-    if (!v.unretired) given += v.blocks;
+    if (!v.unretired) given += v.blocks - v.shared_blocks;
     // Never for a younger request: every row that takes a block is older.
     for (const PlannedRow& row : plan.rows) {
       if (row.new_blocks == 0) continue;
@@ -265,7 +270,10 @@ void CheckPlan(const Snapshot& s, const BatchPlan& plan) {
     tokens += row.query_length;
     taken += row.new_blocks;
     if (row.admitted) {
-      REQUIRE(row.index == admitted++);
+      REQUIRE(row.index < s.free_slots);
+      REQUIRE((admitted == 0 || row.index >= reach));
+      reach = row.index + 1;
+      ++admitted;
       const WaitingView& w = s.waiting[row.index];
       REQUIRE(row.sample == (row.query_length == w.tokens - w.cached_tokens));
       REQUIRE((w.cached_tokens / s.limits.block_size + row.new_blocks) * s.limits.block_size >=
@@ -292,6 +300,11 @@ void CheckPlan(const Snapshot& s, const BatchPlan& plan) {
   REQUIRE(taken <= s.free_blocks + given);
   REQUIRE(admitted <= s.free_slots);
   if (admitted > 0) REQUIRE((plan.preempted.empty() && !plan.stalled));
+  // Whoever is overtaken could have joined too, and was only short of tokens.
+  for (const PlannedRow& row : plan.rows) taken -= row.admitted ? row.new_blocks : 0;
+  for (uint64_t i = 0; i < reach; ++i) taken += JoiningBlocks(s.waiting[i], s.limits);
+  REQUIRE(taken <= s.free_blocks + given);
+  if (admitted < reach) REQUIRE(tokens == s.limits.max_num_batched_tokens);
 }
 
 TEST_CASE("Whatever the state, a plan keeps every account, budget and order") {
@@ -313,8 +326,8 @@ TEST_CASE("Whatever the state, a plan keeps every account, budget and order") {
       if (oldest == nullptr || r.order < oldest->order) oldest = &r;
     }
     const uint64_t most = oldest ? MostBlocks(oldest->max_length, s.limits.block_size) : 0;
-    uint64_t pool = s.free_blocks;
-    for (const RunningView& r : s.running) pool += r.blocks;
+    uint64_t pool = s.free_blocks + (oldest ? oldest->shared_blocks : 0);
+    for (const RunningView& r : s.running) pool += r.blocks - r.shared_blocks;
     if (oldest != nullptr && !coming && pool >= most) REQUIRE_FALSE(plan.rows.empty());
     // And an idle engine takes the head of the queue if the pool can hold it.
     if (s.running.empty() && !s.waiting.empty() &&

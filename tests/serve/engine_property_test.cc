@@ -5,9 +5,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "serve/engine.h"
-#include "tests/serve/fake_runner.h"
-#include "tests/support/test.h"
+#include "tests/serve/engine_harness.h"
 
 namespace eventide {
 namespace {
@@ -51,8 +49,11 @@ Request RandomRequest(std::mt19937_64& random, const RunnerInfo& info, int numbe
   Request request;
   request.id = absl::StrCat("r", number);
   const uint64_t length = 1 + random() % (info.max_model_len - 1);
+  // Many prompts begin alike: with one of three texts, up to a random place.
+  const uint64_t text = random() % 3, common = random() % 2 ? random() % (length + 1) : 0;
   for (uint64_t i = 0; i < length; ++i) {
-    request.prompt.push_back(static_cast<TokenId>(random() % info.vocab_size));
+    const uint64_t token = i < common ? CombineHash(text, i) : random();
+    request.prompt.push_back(static_cast<TokenId>(token % info.vocab_size));
   }
   request.sampling.max_tokens = static_cast<uint32_t>(1 + random() % info.max_model_len);
   request.sampling.min_tokens = static_cast<uint32_t>(random() % 3 ? 0 : random() % 5);
@@ -82,6 +83,7 @@ std::vector<TokenId> Alone(const Watched& w, const RunnerInfo& info) {
 
 struct Tally {
   uint64_t preemptions = 0, finished = 0, aborted = 0, failed = 0, steps = 0, skipped = 0;
+  uint64_t hits = 0, resumed_hits = 0, evictions = 0;
 };
 
 void Live(const Life& life, Tally* tally) {
@@ -98,6 +100,10 @@ void Live(const Life& life, Tally* tally) {
   EngineOptions options;
   options.seed = kEngineSeed;
   options.draft_tokens = info.max_draft_tokens;
+  options.scheduling_policy =
+      life.priorities ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  options.prefix_cache = {.enabled = life.seed % 4 != 0,
+                          .hash_bits = static_cast<uint32_t>(life.seed % 4 == 1 ? 1 : 64)};
   options.max_prefill_chunk = static_cast<uint32_t>(random() % 2 ? 0 : 1 + random() % 8);
   auto created = Engine::Create(&runner, &clock, options);
   REQUIRE(created.ok());
@@ -108,6 +114,7 @@ void Live(const Life& life, Tally* tally) {
   uint64_t accepted = 0;
   int number = 0;
   uint64_t last_progress = 0, idle_steps = 0;
+  Watchdog watchdog;
   while (number < total || engine.HasWork()) {
     while (number < total && (random() % 3 == 0 || !engine.HasWork())) {
       Request request = RandomRequest(random, info, number++);
@@ -143,16 +150,21 @@ void Live(const Life& life, Tally* tally) {
     absl::Status integrity = engine.CheckIntegrity();
     INFO(integrity);
     REQUIRE(integrity.ok());
-    // Progress watchdog: the oldest request needs at most a step for each token of its prefill
-    // (budgets go down to one token) until somebody gets a token.
+    watchdog.Check(engine);
+    // Computing is not enough: the oldest request needs at most a step for each token of its
+    // prefill (budgets go down to one token) until somebody gets a token.
     const EngineStats now = engine.stats();
     const uint64_t progress = now.output_tokens + now.finished_abort + now.finished_error;
     idle_steps = progress == last_progress ? idle_steps + 1 : 0;
     last_progress = progress;
-    REQUIRE(idle_steps <= info.max_model_len + 4);
+    REQUIRE(idle_steps <= 2 * info.max_model_len + 4);
   }
   const EngineStats stats = engine.stats();
   REQUIRE(stats.kv_blocks_used == 0);
+  REQUIRE((options.prefix_cache.enabled || stats.kv_blocks_cached == 0));
+  engine.ResetPrefixCache();
+  REQUIRE(engine.stats().kv_blocks_cached == 0);
+  REQUIRE(engine.CheckIntegrity().ok());
   REQUIRE(runner.used_slots() == 0);
   REQUIRE(runner.idle());
   REQUIRE(stats.accepted == accepted);
@@ -177,6 +189,9 @@ void Live(const Life& life, Tally* tally) {
   tally->failed += stats.finished_error;
   tally->steps += stats.steps;
   tally->skipped += runner.skipped_rows();
+  tally->hits += stats.prefix_hit_tokens;
+  tally->resumed_hits += stats.resumed_hit_tokens;
+  tally->evictions += stats.evicted_blocks;
 }
 
 TEST_CASE("Requests say in any company, with any pool, pipeline and drafts, what they say alone") {
@@ -186,11 +201,14 @@ TEST_CASE("Requests say in any company, with any pool, pipeline and drafts, what
   CHECK(tally.preemptions > 500);
   CHECK(tally.skipped > 100);
   CHECK(tally.finished > 10000);
+  CHECK(tally.hits > 10000);
+  CHECK(tally.resumed_hits > 3000);
+  CHECK(tally.evictions > 10000);
 }
 
-TEST_CASE("Cancelling at any moment ends a request once and gives everything back") {
+TEST_CASE("Ten thousand interleavings of cancels end each request once and give each block back") {
   Tally tally;
-  for (uint64_t seed = 0; seed < 1500; ++seed) {
+  for (uint64_t seed = 0; seed < 10000; ++seed) {
     Live({.seed = 100000 + seed, .cancels = 0.2, .priorities = seed % 2 == 0}, &tally);
   }
   CHECK(tally.aborted > 1000);

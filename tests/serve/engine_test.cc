@@ -1,102 +1,12 @@
 // The engine, one situation at a time; many are small forms of faults that users of other engines
-// met. Longer than 400 lines because it is one table of situations.
+// met.
 #include "serve/engine.h"
 
 #include "absl/strings/str_cat.h"
-#include "tests/serve/fake_runner.h"
-#include "tests/support/test.h"
+#include "tests/serve/engine_harness.h"
 
 namespace eventide {
 namespace {
-
-RunnerInfo Info() {
-  RunnerInfo info;
-  info.max_slots = 8;
-  info.max_batched_tokens = 64;
-  info.max_model_len = 256;
-  info.block_size = 4;
-  info.num_blocks = 256;
-  info.max_steps_in_flight = 2;
-  info.vocab_size = 100;
-  return info;
-}
-
-// An engine on a fake device, and what its requests said.
-class Harness {
- public:
-  explicit Harness(RunnerInfo info, EngineOptions options = {}, FakeRunnerOptions fake = {})
-      : runner_(With(fake, info, &clock_)) {
-    auto engine = Engine::Create(&runner_, &clock_, std::move(options));
-    REQUIRE(engine.ok());
-    engine_ = *std::move(engine);
-  }
-
-  Request Make(const std::string& id, uint64_t prompt, uint32_t max_tokens) {
-    Request request;
-    request.id = id;
-    for (uint64_t i = 0; i < prompt; ++i)
-      request.prompt.push_back(static_cast<TokenId>((i * 7 + 1) % 100));
-    request.sampling.max_tokens = max_tokens;
-    return request;
-  }
-  absl::Status Add(Request request) {
-    return engine_->AddRequest(std::move(request),
-                               [this](const RequestOutput& output) { outputs.push_back(output); });
-  }
-  absl::Status Add(const std::string& id, uint64_t prompt, uint32_t max_tokens) {
-    return Add(Make(id, prompt, max_tokens));
-  }
-  // Steps until all is done; each step within the watchdog.
-  void Finish(int most_steps = 20000) {
-    while (engine_->HasWork()) {
-      REQUIRE(most_steps-- > 0);
-      REQUIRE(engine_->Step().ok());
-      REQUIRE(engine_->CheckIntegrity().ok());
-    }
-    REQUIRE(engine_->stats().kv_blocks_used == 0);
-    REQUIRE(runner_.used_slots() == 0);
-  }
-  std::vector<TokenId> Tokens(const std::string& id) const {
-    std::vector<TokenId> tokens;
-    for (const auto& output : outputs) {
-      if (output.id == id) tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
-    }
-    return tokens;
-  }
-  std::string Text(const std::string& id) const {
-    std::string text;
-    for (const auto& output : outputs) text += output.id == id ? output.text : "";
-    return text;
-  }
-  RequestOutput Outcome(const std::string& id) const {
-    std::vector<RequestOutput> found;
-    for (const auto& output : outputs) {
-      if (output.id == id && output.finish_reason != FinishReason::kNone) found.push_back(output);
-    }
-    REQUIRE(found.size() == 1);
-    return found[0];
-  }
-  Engine& engine() { return *engine_; }
-  ManualClock& clock() { return clock_; }
-
-  std::vector<RequestOutput> outputs;
-
- private:
-  static FakeRunnerOptions With(FakeRunnerOptions fake, RunnerInfo info, ManualClock* clock) {
-    fake.info = std::move(info);
-    fake.clock = clock;
-    return fake;
-  }
-  ManualClock clock_;
-  FakeRunner runner_;
-  std::unique_ptr<Engine> engine_;
-};
-
-RunnerInfo WithBlocks(uint64_t blocks) {
-  RunnerInfo info = Info();
-  info.num_blocks = blocks;
-  return info;
-}
 
 TEST_CASE("A pool of 1.2 maximal requests serves twenty arrivals at once") {
   Harness h(WithBlocks(76));  // a maximal request needs 64
@@ -360,7 +270,9 @@ TEST_CASE("A stop token ends a request with its id but not its text, not before 
 TEST_CASE("More urgent requests are admitted first") {
   RunnerInfo info = Info();
   info.max_slots = 1;
-  Harness h(info);
+  EngineOptions options;
+  options.scheduling_policy = SchedulingPolicy::kPriority;
+  Harness h(info, options);
   for (int i = 0; i < 3; ++i) {
     Request request = h.Make(absl::StrCat(i), 4, 4);
     request.priority = 2 - i;
@@ -372,6 +284,11 @@ TEST_CASE("More urgent requests are admitted first") {
     if (output.finish_reason != FinishReason::kNone) order.push_back(output.id);
   }
   CHECK(order == std::vector<std::string>{"2", "1", "0"});
+  // In order of arrival, a priority would be ignored: refused instead.
+  Harness fcfs(info);
+  Request urgent = fcfs.Make("urgent", 4, 4);
+  urgent.priority = -1;
+  CHECK(std::string(fcfs.Add(urgent).message()).find("fcfs") != std::string::npos);
 }
 
 TEST_CASE("Options beyond what the runner offers are refused by name") {
@@ -398,29 +315,6 @@ TEST_CASE("Options beyond what the runner offers are refused by name") {
   options.max_steps_in_flight = 3;
   CHECK(message(options).find("max_steps_in_flight") != std::string::npos);
 }
-
-// A runner that answers something else than it was asked, once.
-class LyingRunner final : public StepRunner {
- public:
-  using Lie = std::function<void(StepOutcome*)>;
-  LyingRunner(FakeRunner* truth, uint64_t step, Lie lie)
-      : truth_(truth), step_(step), lie_(std::move(lie)) {}
-  const RunnerInfo& info() const override { return truth_->info(); }
-  absl::Status Admit(const SlotAdmission& a) override { return truth_->Admit(a); }
-  absl::Status Submit(const StepInput& input) override { return truth_->Submit(input); }
-  std::optional<StepOutcome> Poll() override { return std::nullopt; }
-  StepOutcome Wait() override {
-    StepOutcome outcome = truth_->Wait();
-    if (outcome.step == step_) lie_(&outcome);
-    return outcome;
-  }
-  void Release(uint32_t slot) override { truth_->Release(slot); }
-
- private:
-  FakeRunner* truth_;
-  uint64_t step_;
-  Lie lie_;
-};
 
 TEST_CASE("A runner that breaks its contract costs the requests concerned, not the engine") {
   const std::vector<LyingRunner::Lie> lies = {

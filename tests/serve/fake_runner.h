@@ -2,10 +2,10 @@
 // late results, clamping, drafts that may be wrong; and nastier: random latency, injected failures,
 // and an abort with a reason whenever the host breaks the contract of serve/step.h.
 //
-// The "model": the KV of position p is a hash of the tokens 0 … p and of the request's key, written
-// into the block that the table names. A token is a hash of all KV that it may see, so a block that
-// was given away too early, lost or overwritten changes the output. Expected() says what must come
-// out.
+// The "model": the KV of position p is a hash of the tokens 0 … p, written into the block that the
+// table names. A token is a hash of all KV that it may see and of the request's key, so a block
+// that was given away too early, lost, overwritten or found under a wrong prefix changes the
+// output. Expected() says what must come out.
 #pragma once
 
 #include <cstdio>
@@ -48,10 +48,10 @@ class FakeRunner final : public StepRunner {
                                        uint64_t max_length, uint64_t min_length,
                                        const std::set<TokenId>& stops, uint32_t vocab_size) {
     std::vector<TokenId> out;
-    uint64_t prefix = key, sum = 0;
+    uint64_t prefix = 0, sum = 0;
     for (TokenId token : prompt) sum += prefix = CombineHash(prefix, static_cast<uint64_t>(token));
     while (prompt.size() + out.size() < max_length) {
-      TokenId token = static_cast<TokenId>(Mix64(sum) % vocab_size);
+      TokenId token = static_cast<TokenId>(CombineHash(key, sum) % vocab_size);
       out.push_back(token);
       sum += prefix = CombineHash(prefix, static_cast<uint64_t>(token));
       if (stops.contains(token) && prompt.size() + out.size() >= min_length) break;
@@ -67,6 +67,8 @@ class FakeRunner final : public StepRunner {
     Require(!a.tokens.empty() && a.tokens.size() < a.max_length, "Admit of a finished request");
     Require(a.max_length <= options_.info.max_model_len, "Admit beyond max_model_len");
     Require(a.stop_tokens.size() <= kMaxStopTokens, "Admit with too many stop tokens");
+    Require(a.cached_tokens < a.tokens.size() && a.cached_tokens % options_.info.block_size == 0,
+            "Admit with cached tokens that are not full blocks");
     if (Chance(options_.admit_failure)) return absl::UnavailableError("injected: admit");
     Slot& slot = slots_[a.slot];
     slot = Slot{};
@@ -82,7 +84,7 @@ class FakeRunner final : public StepRunner {
 
   absl::Status Submit(const StepInput& input) override {
     Require(queue_.size() < options_.info.max_steps_in_flight, "too many steps in flight");
-    Require(!input.rows.empty() && input.rows.size() <= options_.info.max_slots, "number of rows");
+    Require(input.rows.size() <= options_.info.max_slots, "number of rows");
     std::set<uint32_t> seen;
     uint64_t tokens = 0;
     for (const Row& row : input.rows) {
@@ -238,16 +240,16 @@ class FakeRunner final : public StepRunner {
     return result;
   }
 
-  // Hash of key and tokens 0 … p.
+  // Hash of tokens 0 … p.
   uint64_t Prefix(const Slot& slot, uint64_t p) {
-    uint64_t before = p == 0 ? slot.key : Kv(slot, p - 1);
+    uint64_t before = p == 0 ? 0 : Kv(slot, p - 1);
     return CombineHash(before, static_cast<uint64_t>(slot.history[p]));
   }
 
   TokenId Sample(const Slot& slot) {
     uint64_t sum = 0;
     for (uint64_t p = 0; p < slot.history.size(); ++p) sum += Kv(slot, p);
-    return static_cast<TokenId>(Mix64(sum) % options_.info.vocab_size);
+    return static_cast<TokenId>(CombineHash(slot.key, sum) % options_.info.vocab_size);
   }
 
   FakeRunnerOptions options_;

@@ -119,12 +119,86 @@ TEST_CASE("Failures and refusals are counted and the first one is kept") {
   CHECK_FALSE(result->first_error.empty());
 }
 
+TEST_CASE("A replay that is stopped cancels what runs, admits nothing more and counts both") {
+  for (const uint64_t closed_loop : {uint64_t{0}, uint64_t{5}}) {
+    Rig rig;
+    ReplayOptions options;
+    options.closed_loop = closed_loop;
+    uint64_t ended = 0, aborted = 0, calls = 0;
+    options.on_output = [&](const RequestOutput& output) {
+      ended += output.finish_reason == FinishReason::kLength;
+      aborted += output.finish_reason == FinishReason::kAbort;
+    };
+    options.stop = [&] {
+      ++calls;
+      return ended >= 20 && rig.engine->stats().running > 0;
+    };
+    auto result = rig.Run(Sample(), options);
+    REQUIRE(result.ok());
+    CHECK(result->completed == ended);
+    CHECK(aborted > 0);
+    CHECK(result->cancelled == 200 - ended);
+    CHECK(result->failed == 0);
+    CHECK(calls > 20);
+    CHECK_FALSE(rig.engine->HasWork());
+    CHECK(rig.engine->stats().kv_blocks_used == 0);
+  }
+}
+
+TEST_CASE("Nobody who stops a replay waits for the next arrival") {
+  Rig rig;
+  Trace trace = Sample();
+  trace.requests.resize(2);
+  trace.requests[1].arrival_ns = int64_t{3600} * 1'000'000'000;
+  ReplayOptions options;
+  options.stop = [&] { return rig.clock.NowNs() > int64_t{5} * 1'000'000'000; };
+  auto result = rig.Run(trace, options);
+  REQUIRE(result.ok());
+  CHECK(result->completed == 1);
+  CHECK(result->cancelled == 1);
+  CHECK(result->seconds < 6);
+}
+
+TEST_CASE("Records of a replay tell of every request, refused ones too") {
+  Trace trace = Sample();
+  trace.requests.resize(10);
+  trace.requests[7].prompt_tokens = 5000;  // not fitted: refused
+  trace.requests[3].output_tokens = 1;
+  Rig rig;
+  std::vector<nlohmann::json> lines;
+  ReplayRecords records(
+      [&](const std::string& line) { lines.push_back(nlohmann::json::parse(line)); });
+  ReplayOptions options;
+  options.on_output = [&](const RequestOutput& output) { records.Take(output); };
+  auto result = rig.Run(trace, options);
+  REQUIRE(result.ok());
+  REQUIRE(lines.size() == 10);
+  for (const auto& line : lines) {
+    const size_t index = std::stoul(line["id"].get<std::string>().substr(6));
+    CAPTURE(line.dump());
+    if (index == 7) {
+      CHECK(line["finish_reason"] == "error");
+      CHECK(line["error"].get<std::string>().find("5000") != std::string::npos);
+      CHECK(line["tokens"].empty());
+      CHECK(line["ttft_ms"].is_null());
+      continue;
+    }
+    CHECK(line["finish_reason"] == "length");
+    CHECK(line["tokens"].size() == trace.requests[index].output_tokens);
+    CHECK(line["ttft_ms"].get<double>() >= 1);  // of virtual time: a step at least
+    CHECK(line["tpot_ms"].is_null() == (index == 3));
+    if (index != 3) CHECK(line["tpot_ms"].get<double>() >= 1);
+    CHECK_FALSE(line.contains("error"));
+  }
+}
+
 TEST_CASE("The JSON of a replay has the keys that scripts rely on, in order") {
   nlohmann::ordered_json json = ToJson(ReplayResult{});
   std::string keys;
   for (const auto& [key, value] : json.items()) keys += key + " ";
   CHECK(keys ==
-        "requests completed failed prompt_tokens output_tokens seconds output_tokens_per_second "
+        "requests completed failed cancelled prompt_tokens output_tokens seconds "
+        "output_tokens_per_second "
         "ttft_ms "
         "tpot_ms steps distinct_shapes compilations compilations_after_ready max_batch preemptions "
         "prefix_hit_tokens ");

@@ -129,9 +129,27 @@ TEST_CASE("Equal hash ids give equal blocks wherever they stand, also after scal
   CHECK(std::equal(a.begin(), a.begin() + 512, c.begin() + 512));
   Trace scaled = *trace;
   REQUIRE(*FitTrace(&scaled, 301) == Approx(0.2));
-  CHECK(scaled.hash_block_tokens == 102);
-  CHECK(common(scaled, 0, 1) >= 204);
+  CHECK(common(scaled, 0, 1) >= 205);  // 1024 x 0.2 = 204.8
   CHECK(common(scaled, 0, 1) < 210);
+  // Whatever the scale, two prompts share what they shared, to the token.
+  for (uint64_t length : {2u, 3u, 17u, 100u, 777u, 1000u}) {
+    scaled = *trace;
+    REQUIRE(FitTrace(&scaled, length).ok());
+    const uint64_t shared = (1024 * length + 1504) / 1505;
+    const uint64_t shorter =
+        std::min(scaled.requests[0].prompt_tokens, scaled.requests[1].prompt_tokens);
+    CHECK(common(scaled, 0, 1) >= std::min(shared, shorter));
+    if (length >= 100) CHECK(common(scaled, 0, 1) < shared + 6);
+  }
+}
+
+TEST_CASE("A line may carry a priority, of 32 bits") {
+  const std::string begin =
+      R"({"timestamp": 0, "input_length": 5, "output_length": 5, "priority": )";
+  CHECK(ParseTrace(begin + "-3}", "t")->requests[0].priority == -3);
+  for (const char* bad : {"1.5}", "\"1\"}", "2147483648}", "null}"}) {
+    CHECK_FALSE(ParseTrace(begin + bad, "t").ok());
+  }
 }
 
 TEST_CASE("The sample trace of the repository fits a small model") {

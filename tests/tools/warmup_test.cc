@@ -91,7 +91,7 @@ TEST_CASE("a start that fails says why and with which code") {
   CHECK(Run("warmup --model random:no-such").code == 1);
   CHECK(Run("warmup --model random:test-llama --cold --compare").code == 2);
   CHECK(Run("warmup --model random:test-llama --device cpu --dtype int3").code == 2);
-  CHECK(Run("warmup --model random:test-llama --device cpu --block-size 24").code == 1);
+  CHECK(Run("warmup --model /no/such/model --device cpu").code == 1);
   const Ran help = Run("warmup --help");
   CHECK(help.code == 0);
   for (const char* word : {"module_load", "first_token", "eventide warmup", "cpu and sim"}) {

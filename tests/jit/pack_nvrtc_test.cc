@@ -1,0 +1,74 @@
+// The kernels that pack weights: small and quick to compile alone, and beside a megakernel in one module.
+#include <iostream>
+
+#include "core/graph.h"
+#include "jit/codegen.h"
+#include "jit/cubin.h"
+#include "jit/kernel.h"
+#include "tests/jit/toy_graphs.h"
+
+namespace eventide {
+namespace {
+
+constexpr const char* kKernels[] = {"eventide_pack_tiles", "eventide_pack_rows"};
+// Of the compiling thread, on a small machine; the least of a few tries.
+constexpr double kMaxMilliseconds = 300;
+constexpr int kTries = 4;
+
+bool HaveNvrtc() {
+  const absl::StatusOr<const Nvrtc*> nvrtc = Nvrtc::Get();
+  if (!nvrtc.ok()) Skip(std::string(nvrtc.status().message()));
+  return nvrtc.ok();
+}
+
+TEST_CASE("the packing kernels compile for every generation of GPUs within 0.3 s, without a stack") {
+  if (!HaveNvrtc()) return;
+  const absl::StatusOr<std::vector<HeaderText>> headers = CollectHeaders(kPackerSource);
+  REQUIRE(headers.ok());
+  for (const GpuArch& arch : GpuArchs()) {
+    double least = 1e9;
+    for (int i = 0; i < kTries && least >= kMaxMilliseconds; ++i) {
+      const absl::StatusOr<Compiled> compiled =
+          (*Nvrtc::Get())->Compile(kPackerSource, *headers, arch, kKernels[0]);
+      INFO(arch.name << ": " << compiled.status().ToString());
+      REQUIRE(compiled.ok());
+      least = std::min(least, compiled->cpu_milliseconds);
+      for (const char* kernel : kKernels) {
+        const absl::StatusOr<KernelUsage> usage = ReadCubinUsage(compiled->cubin, kernel);
+        REQUIRE(usage.ok());
+        CHECK(usage->stack_bytes == 0);
+        CHECK(usage->max_threads == 256);
+        CHECK(usage->registers <= 64);
+      }
+      CHECK(compiled->usage.spill_bytes == 0);
+    }
+    std::cout << arch.name << ": packing kernels in " << least << " ms of CPU\n";
+    CHECK(least < kMaxMilliseconds);
+  }
+}
+
+TEST_CASE("a module built with the packer has its kernels beside the megakernel, from one compile") {
+  if (!HaveNvrtc()) return;
+  const absl::StatusOr<Program> program = Lower(ToyLayersGraph());
+  REQUIRE(program.ok());
+  const GpuArch& arch = **ArchByName("sm_90a");
+  KernelOptions options;
+  options.extra_headers = ToyHeaders();
+  options.use_cache = false;
+  const absl::StatusOr<Kernel> plain = BuildKernel(*program, arch, options);
+  options.packer = true;
+  const absl::StatusOr<Kernel> both = BuildKernel(*program, arch, options);
+  INFO(plain.status().ToString() << both.status().ToString());
+  REQUIRE((plain.ok() && both.ok()));
+  for (const char* kernel : kKernels) {
+    CHECK(ReadCubinUsage(both->cubin, kernel).ok());
+    CHECK_FALSE(ReadCubinUsage(plain->cubin, kernel).ok());
+  }
+  CHECK(both->usage.registers == plain->usage.registers);
+  CHECK(both->usage.stack_bytes == plain->usage.stack_bytes);
+  CHECK(both->usage.spill_bytes == plain->usage.spill_bytes);
+  CHECK(both->usage.shared_bytes == plain->usage.shared_bytes);
+}
+
+}  // namespace
+}  // namespace eventide

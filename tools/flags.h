@@ -1,0 +1,19 @@
+// What every flag is held against when it is parsed, so that a slip is bad usage and never another
+// number: CLI11 alone takes "" for 0, "010" for 8, 2^64 for 2^64 - 1 and "nan" for any range.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+
+namespace eventide {
+
+// Decimal digits only, without leading zeros; for each element of a list.
+CLI::Validator WholeNumber(uint64_t low, uint64_t high);
+// A finite decimal number.
+CLI::Validator RealNumber(double low, double high);
+// Of a KV block: a power of two that the decoder takes.
+CLI::Validator BlockSize();
+// For names of files and models.
+CLI::Validator NotEmpty();
+
+}  // namespace eventide
