@@ -195,7 +195,7 @@ struct PagedAttention {
     tile.Page(
         room.queries, View{memory, 0, shift, p.head_dim, 0},
         View{memory, one_piece ? 0 : shape.pieces, shift, p.head_dim, shape.run_bytes},
-        end - page, task.rows, p.head_dim,
+        end - page, cut.page_tokens, task.rows, p.head_dim,
         [&](i32 row) { return p.window > 0 ? Max(0, first + row / heads - p.window + 1) : 0; },
         [&](i32 row) { return Min(end - page, first + row / heads + 1); });
   }

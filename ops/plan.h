@@ -96,7 +96,7 @@ struct Plan {
   }
 
   static EVT_FN i32 PartsOf(const RowWork& work, i32 share) {
-    return Max(1, Min(Min(CeilDiv(work.pages, share), work.chunks), kMaxParts));
+    return Max(1, Min(Min(work.pages / share, work.chunks), kMaxParts));
   }
 
   template <class W>
@@ -142,7 +142,7 @@ struct Plan {
     const Params& p = t.params();
     // Fewer parts when a table is too short for as many as the workers could use.
     i32 share = Max(kMinPartTokens / shape.page_tokens,
-                    static_cast<i32>(static_cast<i64>(pages) * shape.tasks_per_item / w.workers) + 1);
+                    static_cast<i32>(static_cast<i64>(pages) * shape.tasks_per_item / w.workers));
     i32 items = 0, groups = 0;
     EVT_ROLLED
     for (i32 attempt = 0;; ++attempt) {

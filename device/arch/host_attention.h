@@ -104,7 +104,7 @@ class HostAttentionTile {
   // nothing of the page keep their bits.
   template <class P, class Low, class High>
   EVT_FN void Page(const T* queries, const KvView<T, P>& keys, const KvView<T, P>& values,
-                   i32 tokens, i32 rows, i32 head_dim, const Low& low, const High& high) {
+                   i32 tokens, i32, i32 rows, i32 head_dim, const Low& low, const High& high) {
     for (i32 row = 0; row < rows; ++row) {
       const i32 begin = low(row), end = Min(high(row), tokens);
       if (begin >= end) continue;

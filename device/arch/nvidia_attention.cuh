@@ -28,7 +28,7 @@ class GpuAttentionTile {
  public:
   static constexpr i32 kRows = 16;
   static constexpr i32 kDims = Port::kAttentionDims;  // of one warp's share of a head
-  static constexpr i32 kTokens = 32;  // whose scores are worked on together
+  static constexpr i32 kTokens = kMaxKvPageTokens;  // whose scores are worked on together
 
   template <class W>
   EVT_FN explicit GpuAttentionTile(W& w) : thread_(w.thread) {}
@@ -100,23 +100,36 @@ class GpuAttentionTile {
     return sum;
   }
 
-  // One page of keys and values joins. low(row), high(row): the tokens of the page that a row sees.
-  template <class Low, class High>
+  // One page of keys and values joins. begin(row), end(row): the tokens of the page that a row sees. Values
+  // beyond the page's last token are zero; keys there may be anything.
+  template <class Begin, class End>
   EVT_FN void Page(const T* queries, const KvView<T, GpuPage>& keys,
-                   const KvView<T, GpuPage>& values, i32 tokens, i32 rows, i32 head_dim,
-                   const Low& low, const High& high) {
-    // 32 tokens at a time: what registers hold beside the sums.
-#pragma unroll 1
-    for (i32 first = 0; first < tokens; first += kTokens) {
-      const u32 offset = static_cast<u32>(first * head_dim) * sizeof(T);
-      // Where registers are scarce, addresses are worked out at every turn instead of kept.
-      if constexpr (kDims < 128) {
-        head_dim = Opaque(head_dim);
-        thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));
-      }
-      Join(queries, keys.page.data + offset, values.page.data + values.offset + offset, first,
-           Min(tokens - first, kTokens), rows, head_dim, low, high);
+                   const KvView<T, GpuPage>& values, i32, i32 page_tokens, i32 rows, i32 head_dim,
+                   const Begin& begin, const End& end) {
+    float s[kTokens / 8][4];
+    Scores(queries, keys.page.data, page_tokens, rows, head_dim, s);
+    const i32 group = static_cast<i32>((thread_ % 32) / 4),
+              column = static_cast<i32>((thread_ % 32) % 4 * 2);
+    float factor[2];
+#pragma unroll
+    for (i32 h = 0; h < 2; ++h) {
+      factor[h] = 1.0f;
+      // Blocks of few rows have none in their upper half.
+      if (h == 1 && rows - first_row_ <= 8) continue;
+      const i32 row = first_row_ + group + h * 8;
+      const bool mine = row < rows;
+      factor[h] =
+          Softmax(s, h, column, mine ? begin(row) : 0, mine ? end(row) : 0, page_tokens);
     }
+#pragma unroll
+    for (i32 n = 0; n < kDims / 8; ++n) {
+      if (n * 8 >= head_dim) continue;
+      sums_[n][0] = Multiply(sums_[n][0], factor[0]);
+      sums_[n][1] = Multiply(sums_[n][1], factor[0]);
+      sums_[n][2] = Multiply(sums_[n][2], factor[1]);
+      sums_[n][3] = Multiply(sums_[n][3], factor[1]);
+    }
+    Values(values.page.data + values.offset, page_tokens, head_dim, s);
   }
 
   // sums: [rows][head_dim] of this chunk; state: [rows].
@@ -140,36 +153,9 @@ class GpuAttentionTile {
   }
 
  private:
-  template <class Low, class High>
-  EVT_FN void Join(const T* queries, const u8* keys, const u8* values, i32 first, i32 tokens,
-                   i32 rows, i32 head_dim, const Low& low, const High& high) {
-    float s[kTokens / 8][4];
-    Scores(queries, keys, tokens, rows, head_dim, s);
-    const i32 group = static_cast<i32>((thread_ % 32) / 4),
-              column = static_cast<i32>((thread_ % 32) % 4 * 2);
-    float factor[2];
-#pragma unroll
-    for (i32 h = 0; h < 2; ++h) {
-      // Blocks of few rows have none in their upper half.
-      factor[h] = 1.0f;
-      if (h == 1 && rows - first_row_ <= 8) continue;
-      const i32 row = first_row_ + group + h * 8;
-      const i32 begin = row < rows ? low(row) - first : 0, end = row < rows ? high(row) - first : 0;
-      factor[h] = Softmax(s, h, column, begin, end, tokens);
-    }
-#pragma unroll
-    for (i32 n = 0; n < kDims / 8; ++n) {
-      sums_[n][0] = Multiply(sums_[n][0], factor[0]);
-      sums_[n][1] = Multiply(sums_[n][1], factor[0]);
-      sums_[n][2] = Multiply(sums_[n][2], factor[1]);
-      sums_[n][3] = Multiply(sums_[n][3], factor[1]);
-    }
-    Values(values, tokens, head_dim, s);
-  }
-
   // s[n] = scores of tokens n * 8 ... of the page, as accumulator fragments.
-  EVT_FN void Scores(const T* queries, const u8* keys, i32 tokens, i32 rows, i32 head_dim,
-                     float (&s)[kTokens / 8][4]) {
+  EVT_FN void Scores(const T* queries, const u8* keys, i32 page_tokens, i32 rows,
+                     i32 head_dim, float (&s)[kTokens / 8][4]) {
 #pragma unroll
     for (i32 n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
@@ -185,8 +171,9 @@ class GpuAttentionTile {
     const i32 query_row = Min(first_row_ + matrix % 2 * 8 + line, rows - 1);
     const u32 query = SharedAddress(queries) + static_cast<u32>(query_row) * row_bytes;
     const u32 key = SharedAddress(keys) + static_cast<u32>(line) * row_bytes;
-#pragma unroll 1
-    for (i32 piece = 0; piece < pieces; piece += 4) {
+#pragma unroll
+    for (i32 piece = 0; piece < kMaxHeadDim / 8; piece += 4) {
+      if (piece >= pieces) break;
       // Two steps of 16; pieces beyond the head are zero on both sides.
       uint4 a[2];
 #pragma unroll
@@ -201,7 +188,7 @@ class GpuAttentionTile {
       const u32 at = key + static_cast<u32>((mine ^ (line & mask)) * 16);
 #pragma unroll
       for (i32 n = 0; n < kTokens / 8; ++n) {
-        if (n * 8 < tokens) {
+        if (n * 8 < page_tokens) {
           uint4 b = LoadMatrices(at + static_cast<u32>(n * 8) * row_bytes);
           if (ragged && piece + 1 >= pieces) b.y = 0;
           MmaOf<T>::Run(s[n], a[0], b.x, b.y);
@@ -216,16 +203,17 @@ class GpuAttentionTile {
 
   // Turns one row's scores into weights; returns what its sums so far are multiplied with.
   EVT_FN float Softmax(float (&s)[kTokens / 8][4], i32 h, i32 column, i32 begin, i32 end,
-                       i32 tokens) {
+                       i32 page_tokens) {
     const float minus_infinity = BitsFloat(0xff800000u);
     float top = minus_infinity;
 #pragma unroll
     for (i32 n = 0; n < kTokens / 8; ++n) {
+      if (n * 8 >= page_tokens) continue;
 #pragma unroll
       for (i32 c = 0; c < 2; ++c) {
         const i32 token = n * 8 + column + c;
         float& score = s[n][h * 2 + c];
-        score = token >= begin && token < end && token < tokens ? score : minus_infinity;
+        score = token >= begin && token < end ? score : minus_infinity;
         top = score > top ? score : top;
       }
     }
@@ -242,6 +230,7 @@ class GpuAttentionTile {
     float sum = 0.0f;
 #pragma unroll
     for (i32 n = 0; n < kTokens / 8; ++n) {
+      if (n * 8 >= page_tokens) continue;
 #pragma unroll
       for (i32 c = 0; c < 2; ++c) {
         float& weight = s[n][h * 2 + c];
@@ -258,7 +247,8 @@ class GpuAttentionTile {
     return factor;
   }
 
-  EVT_FN void Values(const u8* values, i32 tokens, i32 head_dim, const float (&s)[kTokens / 8][4]) {
+  EVT_FN void Values(const u8* values, i32 page_tokens, i32 head_dim,
+                     const float (&s)[kTokens / 8][4]) {
     const i32 pieces = Min(head_dim - first_dim_, kDims) / 8;
     const i32 mask = KvSwizzle(head_dim);
     const u32 row_bytes = static_cast<u32>(head_dim) * sizeof(T);
@@ -267,7 +257,7 @@ class GpuAttentionTile {
     const u32 value = SharedAddress(values) + static_cast<u32>(matrix % 2 * 8 + line) * row_bytes;
 #pragma unroll
     for (i32 k = 0; k < kTokens / 16; ++k) {
-      if (k * 16 < tokens) {
+      if (k * 16 < page_tokens) {
         const uint4 a = {MmaOf<T>::Pack(s[2 * k][0], s[2 * k][1]),
                          MmaOf<T>::Pack(s[2 * k][2], s[2 * k][3]),
                          MmaOf<T>::Pack(s[2 * k + 1][0], s[2 * k + 1][1]),

@@ -55,6 +55,15 @@ struct GpuCompute : GpuWorkerBase<Port> {
     ++taken[lane];
     return page;
   }
+  // Whether the next page has arrived; then TakeReady takes it without a wait.
+  EVT_FN bool NextIsReady(u32 lane) const {
+    return Port::BarrierTry(this->base + FullAt(lane, taken[lane] % kSlots), taken[lane] / kSlots % 2);
+  }
+  EVT_FN uint2 TakeReady(u32 lane) {
+    const SlotPage page = LoadSlot(this->base + SlotAt(lane, taken[lane] % kSlots));
+    ++taken[lane];
+    return make_uint2(PagesAddress() + static_cast<u32>(page.page) * kPageBytes, page.piece_bytes);
+  }
   EVT_FN GpuPage Peek(u32 lane, i32 ahead) {
     const uint2 page = PeekShared(lane, static_cast<u32>(ahead));
     return GpuPage{this->pages + (page.x - PagesAddress()), page.y};

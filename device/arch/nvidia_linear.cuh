@@ -94,9 +94,17 @@ class GpuLinearTile {
       for (i32 i = 0; i < 4; ++i) c_[u][i] = 0.0f;
     }
     u32 a = 0, b = 0, piece = 0;
-    i32 weights_left = 0, input_left = 0;
+    i32 weights_left = 0, input_left = 0, step = 0;
+    if (tokens_ <= 8) {
+      step = steps / weight_steps * weight_steps;
+      if (blocks_ == 1) {
+        Pages<1>(w, steps, b, input_left, input_steps);
+      } else {
+        Pages<2>(w, steps, b, input_left, input_steps);
+      }
+    }
 #pragma unroll 1
-    for (i32 step = 0; step < steps;) {
+    while (step < steps) {
       if (weights_left == 0) {
         a = w.TakeShared(kLaneStream).x + thread_ / 32 * static_cast<u32>(blocks_) * kFragmentBytes +
             thread_ % 32 * 16;
@@ -190,6 +198,51 @@ class GpuLinearTile {
     float f;
     asm volatile("ld.shared::cta.f32 %0, [%1];" : "=f"(f) : "r"(address) : "memory");
     return f;
+  }
+
+  // Whole pages of weights with up to 8 tokens, where latency counts: no choices inside, and the next page's
+  // barrier is looked at while this one's loads are on their way. A page of activations has a multiple of a
+  // page of weights' steps.
+  template <i32 kBlocks, class W>
+  EVT_FN void Pages(W& w, i32 steps, u32& b, i32& input_left, i32 input_steps) {
+    constexpr i32 kSteps = static_cast<i32>(kPageBytes / (kSegments * kFragmentBytes)) / kBlocks;
+    const u32 mine = thread_ / 32 * kBlocks * kFragmentBytes + thread_ % 32 * 16;
+    bool ready = false;
+#pragma unroll 1
+    for (; steps >= kSteps; steps -= kSteps) {
+      const u32 a = (ready ? w.TakeReady(kLaneStream) : w.TakeShared(kLaneStream)).x + mine;
+      uint4 rows[kSteps][kBlocks];
+#pragma unroll
+      for (i32 s = 0; s < kSteps; ++s) {
+#pragma unroll
+        for (i32 k = 0; k < kBlocks; ++k) {
+          rows[s][k] =
+              LoadShared16(a + static_cast<u32>(s * kSegments * kBlocks + k) * kFragmentBytes);
+        }
+      }
+      if (input_left == 0) {
+        b = w.TakeShared(kLaneInput).x + thread_ / 32 * 256 + thread_ % 16 * 16 +
+            thread_ / 16 % 2 * kStepBytes;
+        input_left = Min(input_steps, steps);
+      }
+      uint4 columns[kSteps / 2];
+#pragma unroll
+      for (i32 s = 0; s < kSteps / 2; ++s) {
+        columns[s] = LoadMatrices(b + static_cast<u32>(s) * 2 * kStepBytes);
+      }
+      ready = steps >= 2 * kSteps && w.NextIsReady(kLaneStream);
+#pragma unroll
+      for (i32 s = 0; s < kSteps / 2; ++s) {
+        Group<kBlocks>(0, rows[2 * s], columns[s].x, columns[s].y);
+        Group<kBlocks>(0, rows[2 * s + 1], columns[s].z, columns[s].w);
+      }
+      b += kSteps * kStepBytes;
+      input_left -= kSteps;
+      w.Drop(kLaneStream);
+      if (input_left == 0) w.Drop(kLaneInput);
+    }
+    // For steps that follow: as the loop over those has it.
+    b -= thread_ / 16 % 2 * kStepBytes;
   }
 
   // n steps, with as many groups as there are tokens for, rounded up to a power of two: what the others hold

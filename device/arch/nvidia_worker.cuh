@@ -142,10 +142,8 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
       shared.waiting[role].cause = kAbortNone;
       shared.waiting[role].grid = -1;
     }
-    // Each lane may always have its floor; the input lane gets a quarter of the pool if that is
-    // more.
-    shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u),
-                      Max(Max(P::kInputFloor, 1u), page_count / 4));
+    // Each lane may always have its floor.
+    shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u), Max(P::kInputFloor, 1u));
     shared.sum_of_rows = 0;
     shared.step.header = header;
   }
@@ -168,6 +166,11 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
       shared.step.symbols[i] = value == kSumOfRows ? shared.sum_of_rows : value;
     }
     p.EvaluateDims(shared.step);
+    // The more tokens, the more of what is copied are activations.
+    const u32 share = shared.sum_of_rows > 32 ? page_count / 2
+                      : shared.sum_of_rows > 8 ? page_count / 3
+                                               : page_count / 4;
+    shared.pool.floor[kLaneInput] = Max(shared.pool.floor[kLaneInput], share);
   }
   __syncthreads();
   ShareGrids(p, shared);

@@ -23,12 +23,11 @@ struct ExampleWorker {
   u32 worker, workers;
 
   // --- producers: the stream role (kLaneStream) and the input role (kLaneInput) -------------------------
-  // Asks for the lane's next page and fills it with `pieces` (<= kMaxPieces) blocks of `bytes` each, the
-  // last one of `last_bytes` (0: as the others), read from source(i): 16-byte aligned, multiples of 16,
-  // pieces * bytes <= kPageBytes. Returns once the copy is issued. Source memory must be final: constant, written in an earlier step, or guarded by an event
-  // this role has seen fire. On abort it returns at once.
+  // Asks for the lane's next page and fills it as `shape` says from source(piece, run): 16-byte aligned. Returns
+  // once the copy is issued. Source memory must be final: constant, written in an earlier step, or guarded by an
+  // event this role has seen fire. On abort it returns at once.
   template <class Source>
-  void Copy(i32 pieces, u32 bytes, const Source& source, u32 last_bytes = 0);
+  void Copy(const struct CopyShape& shape, const Source& source);
   // The lane's next page without data, for Compute to fill as one piece of kPageBytes.
   void Blank();
 
@@ -37,10 +36,16 @@ struct ExampleWorker {
   ExamplePage Take(u32 lane);
   // Gives the lane's oldest taken page back; none of its bytes may be read by this thread afterwards.
   void Drop(u32 lane);
-  // Makes a taken page, filled with `pieces` pieces of `bytes` (the last of `last_bytes`), one piece of
-  // kPageBytes that Compute may write: the page itself where pages are copies, a private copy on the CPU.
-  // Sync before others read what was written.
-  u8* Own(ExamplePage& page, i32 pieces, u32 bytes, u32 last_bytes);
+  // Without taking: the page `ahead` of the next one, for groups of threads that use different pages at the
+  // same time. Each of the `sharers` groups that used a page releases it (one of them as the first); then all
+  // threads pass the pages together.
+  ExamplePage Peek(u32 lane, i32 ahead);
+  void Release(u32 lane, i32 ahead, i32 sharers, bool first);
+  void Advance(u32 lane, i32 pages);
+  // Makes a page that was filled as `shape` says one piece of kPageBytes that Compute may write: the page itself
+  // where pages are copies (kPagesAreCopies), a private copy on the CPU. Sync before others read what was
+  // written.
+  u8* Own(ExamplePage& page, const struct CopyShape& shape);
   // f(i) for every i in [0, n), spread over the role's threads; no order. Ends without a barrier.
   template <class F>
   void Parallel(i32 n, const F& f);
@@ -51,6 +56,8 @@ struct ExampleWorker {
   bool Leader() const;
   // kScratchBytes of memory shared by the role's threads, 16-byte aligned; content is lost between tasks.
   u8* Scratch();
+  // kMemoBytes more, kept from task to task and all zero when a step begins.
+  u8* Memo();
   // The role's arrival on a counter in global memory, after all its writes: returns the number of
   // earlier arrivals to every thread. Acquires what earlier arrivers wrote, releases what we wrote: "the
   // last to arrive merges". Includes Sync before and after.
@@ -61,6 +68,9 @@ struct ExampleWorker {
   // value; store(row, sum) is called once per row by one thread. No barrier.
   template <class Load, class Store>
   void RowSums(i32 rows, i32 n, const Load& load, const Store& store);
+
+  // Prefix sums of ops/scan.h, without its barriers.
+  void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals);
 
   // Element of a 16 x 16 fragment of packed weights where (row, k) lies, in this target's order.
   static i32 FragmentElement(i32 row, i32 k);
@@ -91,31 +101,51 @@ template <class T>
 struct ExampleAttentionTile {
   explicit ExampleAttentionTile(ExampleWorker& w);
   static i32 Units(i32 rows, i32 head_dim);
-  // Whether this group works on the wave's chunk `slot`; if so its sums are cleared.
-  bool Start(i32 slot, i32 rows, i32 head_dim);
-  // The chunk's next page joins; low(row) and high(row) bound the tokens of the page that a row sees.
-  // queries: [rows, rounded up to 16][head_dim].
-  template <class View, class Low, class High>
-  void Page(const T* queries, const View& keys, const View& values, i32 tokens, i32 rows, i32 head_dim,
-            const Low& low, const High& high);
+  // Which of the wave's chunks this group works on (there may be fewer); its sums are cleared.
+  i32 Start(i32 rows, i32 head_dim);
+  // Calls visit(number, ahead) for the pages of the wave's chunk `slot`, `ahead` of the wave's first one, where
+  // pages(of) is how many chunk `of` of `chunks` has and all are in the order of AttentionTask::ForEachPage.
+  // Returns the pages of all.
+  template <class Pages, class Visit>
+  i32 ForEachPage(i32 slot, i32 chunks, const Pages& pages, const Visit& visit);
+  // The groups of one chunk among themselves: whether this is the first, a barrier, rows spread over them, and
+  // columns of a row spread over a group's threads, or added (the tree of RowSums).
+  bool First() const;
+  void Sync();
+  template <class F>
+  void ForEachRow(i32 n, const F& f);
+  template <class F>
+  void ForEachColumn(i32 n, const F& f);
+  template <class Load>
+  float RowSum(i32 n, const Load& load);
+  // The chunk's next page joins, which has `tokens` tokens; begin(row) and end(row) bound those that a row
+  // sees. queries: [rows][head_dim].
+  template <class View, class Begin, class End>
+  void Page(const T* queries, const View& keys, const View& values, i32 tokens, i32 page_tokens, i32 rows,
+            i32 head_dim, const Begin& begin, const End& end);
   void Store(float* sums, struct SoftmaxState* state, i32 rows, i32 head_dim) const;
 };
 
 // Products of a tile of packed weights with a tile of activations (ops/linear.h), as the worker's member
 // template LinearTile<T, kTokens>. Weights come in pages of [step][segment][m16][fragment], activations in
 // pieces, one per 8 tokens, of [step][segment][k16]. Each of the kSegments segments of K is summed from
-// zero in steps of 16; Finish adds them left to right.
+// zero in steps of 16; Finish adds them left to right. E is LinearEpilogue.
 template <class T, int kTokens>
 struct ExampleLinearTile {
-  explicit ExampleLinearTile(ExampleWorker& w);  // all sums zero
-  // One page of weights, `steps` steps long, against the input page's steps from `first` on.
-  void Step(ExampleWorker& w, const ExamplePage& weights, const ExamplePage& input, i32 first,
-            i32 steps, i32 tokens);
-  // Every row of the tile and every token, spread over threads; uses the first 8 KiB of Scratch. The
-  // values of rows r and r + 8 of a block of 16 come together: f(row, token, value, value_of_row_plus_8)
-  // for rows with row % 16 < 8. Has a barrier before the first call of f.
-  template <class F>
-  void Finish(ExampleWorker& w, i32 tokens, const F& f);
+  ExampleLinearTile(ExampleWorker& w, i32 blocks, i32 tokens);  // blocks of 16 rows
+  // What this thread's outputs need of constants, and of memory that the task's events guard.
+  template <class E>
+  struct Row;
+  template <class E>
+  Row<E> RowOf(const E& epilogue) const;
+  template <class E>
+  float First(const E& epilogue, const Row<E>& row) const;
+  // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps.
+  void Products(ExampleWorker& w, i32 steps, i32 weight_steps, i32 input_steps);
+  // Ends every output by the epilogue's Value, Emit and Reduced; uses the first 16 KiB of Scratch. Has a barrier
+  // before the first of them.
+  template <class E>
+  void Finish(ExampleWorker& w, const E& epilogue, const Row<E>& row, float first);
 };
 
 }  // namespace eventide
