@@ -31,7 +31,7 @@ struct Backend {
   std::function<absl::StatusOr<bool>()> done;
   int64_t cubin_bytes = 0;  // of the kernel; 0 where there is none
   std::string cache_note;   // why the cubin cache could not be used, if so
-  // Where weights are packed by the device itself; null where the host does it.
+  // Where weights are packed by the device itself; null where the device's memory is the host's own.
   std::function<absl::StatusOr<std::unique_ptr<DevicePacker>>()> packer;
 };
 
