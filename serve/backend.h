@@ -21,6 +21,7 @@ struct BackendOptions {
   bool time_steps = false;  // Executor::LastStepMs; hosts always do
   int timeline_tasks = 0;   // ExecutorOptions::timeline_tasks
   PhaseLog* phases = nullptr;
+  int sim_pages = 12;  // of a simulated worker; a GPU's block has as many
 };
 
 struct Backend {
