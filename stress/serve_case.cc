@@ -86,7 +86,10 @@ absl::Status CheckFields(const StressCase& c, const RunnerInfo& info) {
 // The request alone: nothing shares a step with it and nothing is short.
 absl::StatusOr<std::vector<TokenId>> Alone(MegakernelRunner* runner, Request request) {
   SteadyClock clock;
-  ASSIGN_OR_RETURN(const auto engine, Engine::Create(runner, &clock, {}));
+  EngineOptions options;
+  options.prefix_cache.enabled = false;
+  options.scheduling_policy = SchedulingPolicy::kPriority;
+  ASSIGN_OR_RETURN(const auto engine, Engine::Create(runner, &clock, options));
   Served served;
   RETURN_IF_ERROR(engine->AddRequest(std::move(request), Record(&served)));
   while (engine->HasWork()) RETURN_IF_ERROR(engine->Step());
@@ -183,6 +186,14 @@ absl::Status Serve(const StressCase& c, StressContext* context, StressModel* mod
   if (context->faults().runner) faulty = context->faults().runner(&pool);
   SteadyClock clock;
   EngineOptions options;
+  options.scheduling_policy =
+      c.Get("priorities") != 0 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  // Few bits of hash: lookups collide, and tokens must be compared.
+  options.prefix_cache.enabled = c.Get("hash") != 0;
+  if (options.prefix_cache.enabled) {
+    options.prefix_cache.hash_bits =
+        static_cast<uint32_t>(std::clamp<int64_t>(c.Get("hash"), 1, 64));
+  }
   options.max_prefill_chunk = static_cast<uint32_t>(c.Get("chunk"));
   options.max_steps_in_flight =
       std::min(static_cast<uint32_t>(c.Get("flight", 1)), info.max_steps_in_flight);
@@ -222,6 +233,7 @@ void RandomServeCase(StressRandom* random, StressCase* c) {
   c->Set("chunk", random->OneOf({0, 1, 5, 16}));
   c->Set("flight", random->Between(1, 2));
   c->Set("priorities", random->Below(3));
+  c->Set("hash", random->OneOf({0, 1, 8, 64}));
   c->Set("shared", random->OneOf({0, 5, 16, 33}));
   c->Set("text", random->Below(1000));
   if (c->Has("pages")) c->Set("schedule", random->Below(1'000'000'000));
