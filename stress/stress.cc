@@ -102,7 +102,7 @@ absl::StatusOr<StressResult> RunStress(const StressOptions& options) {
   result.seed = options.seed;
   const Clock::time_point start = Clock::now();
   while ((options.cases == 0 || result.cases < options.cases) && Since(start) < options.seconds &&
-         result.failures < options.most_failures) {
+         result.failures < options.most_failures && !(options.stop && options.stop())) {
     const StressCase c = CaseOf(options, kinds, static_cast<uint64_t>(result.cases));
     if (options.progress) options.progress({result.cases, result.failures, Since(start), &c});
     const StressOutcome outcome = RunGenerated(c, &context);

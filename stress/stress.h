@@ -29,6 +29,7 @@ struct StressOptions {
   MinimiseOptions minimise;
   StressFaults faults;
   std::function<void(const StressProgress&)> progress;  // before each case
+  std::function<bool()> stop;                           // asked before each case; may be absent
 };
 
 struct StressFailure {

@@ -11,7 +11,8 @@
 #include "core/status.h"
 #include "serve/backend.h"
 #include "tools/command.h"
-#include "tools/engine_flags.h"
+#include "tools/flags.h"
+#include "tools/interrupt.h"
 #include "tools/progress.h"
 
 namespace eventide {
@@ -61,6 +62,12 @@ std::string Summary(const StressResult& r) {
   return text;
 }
 
+std::vector<std::string> KindNames() {
+  std::vector<std::string> names;
+  for (const StressKind& kind : StressKinds()) names.push_back(kind.name);
+  return names;
+}
+
 absl::Status Run(StressFlags& flags) {
   ASSIGN_OR_RETURN(flags.options.device, ResolveDevice(flags.device));
   for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) ::signal(number, &TellCase);
@@ -80,12 +87,13 @@ absl::Status Run(StressFlags& flags) {
   } else {
     // With a number of cases alone there is no limit of time.
     if (flags.options.cases > 0 && !flags.timed) flags.options.seconds = 1e9;
-    absl::StatusOr<StressResult> ran = RunStress(flags.options);
-    if (!ran.ok()) return UsageError(std::string(ran.status().message()));
-    result = *std::move(ran);
+    flags.options.stop = [] { return PendingInterrupt() != 0; };
+    DeferFirstInterrupt();
+    ASSIGN_OR_RETURN(result, RunStress(flags.options));
   }
   bar.Clear();
   RETURN_IF_ERROR(flags.json ? PrintJson(ToJson(result)) : PrintText(Summary(result)));
+  if (PendingInterrupt() != 0) return absl::CancelledError();
   if (result.failures == 0) return absl::OkStatus();
   return absl::InternalError(
       absl::StrFormat("%d of %d cases failed", result.failures, result.cases));
@@ -99,13 +107,15 @@ CommandBody AddStress(CLI::App* app) {
       ->check(CLI::IsMember({"auto", "cpu", "sim", "cuda"}));
   CLI::Option* seconds =
       app->add_option("--seconds", flags->options.seconds, "No case begins afterwards")
-          ->check(CLI::Range(0.0, 1e9));
+          ->check(RealNumber(0, 1e9));
   app->add_option("--cases", flags->options.cases, "So many cases; 0: as the time allows")
-      ->check(NotNegative, "");
+      ->check(WholeNumber(0, 1'000'000'000));
   app->add_option("--seed", flags->options.seed, "Equal seeds give equal cases")
-      ->check(NotNegative, "");
-  app->add_option("--kinds", flags->options.kinds, "Of cases, such as graph,steps")->delimiter(',');
-  app->add_option("--replay", flags->replay, "One case, as a failure prints it");
+      ->check(WholeNumber(0, UINT64_MAX));
+  app->add_option("--kinds", flags->options.kinds, "Of cases, such as graph,steps")
+      ->delimiter(',')
+      ->check(CLI::IsMember(KindNames()));
+  app->add_option("--replay", flags->replay, "One case, as a failure prints it")->check(NotEmpty());
   app->add_flag("--json", flags->json, "One JSON object on stdout instead of text");
   std::string footer = "Kinds of cases, by turns:\n";
   for (const StressKind& kind : StressKinds()) {

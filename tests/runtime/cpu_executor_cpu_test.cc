@@ -144,7 +144,7 @@ TEST_CASE("of all the waits behind one fault, the oldest task's is told by any n
       options.ops = &Ops();
       auto executor = MakeCpuExecutor(*program, options);
       REQUIRE(executor.ok());
-      CampaignFill(**executor, seed);
+      FillTensors(**executor, seed);
       const absl::Status status = (*executor)->RunStep(header);
       const std::string text(status.message());
       if (workers == 1 && status.ok()) break;  // nobody waits for it
