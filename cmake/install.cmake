@@ -16,7 +16,7 @@ install(EXPORT EventideTargets NAMESPACE Eventide:: DESTINATION ${package})
 if(TARGET eventide)
   install(TARGETS eventide RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-foreach(folder core device ops schedulers jit runtime formats text models serve)
+foreach(folder core device ops schedulers jit runtime formats text models serve stress)
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/eventide
     FILES_MATCHING PATTERN "*.h")
 endforeach()

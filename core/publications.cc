@@ -80,6 +80,9 @@ class Collector {
   absl::Status AddTarget(const Edge& edge, int depth, std::vector<Edge>& out) {
     return Add(program_.events[edge.event].target, edge.index, depth, out);
   }
+  absl::Status AddDerived(const Edge& edge, int depth, std::vector<Edge>& out) {
+    return Add(program_.events[edge.event].derived, edge.index, depth, out);
+  }
 
  private:
   // Replaces element coordinates by what an edge names in that dim; the result is a range if that
@@ -139,10 +142,9 @@ absl::Status AddPublications(const Graph& graph, Program& program) {
     }
     for (const Edge& edge : grid.notifies) {
       RETURN_IF_ERROR(named(add_index(edge)));
-      if (grid.is_gate) {
-        Edge derived = edge;
-        RETURN_IF_ERROR(named(collector.AddTarget(derived, 0, edges)));
-      }
+      // A gate asks for the derived target, which may hold Loads where the target, never below 1,
+      // has become a constant.
+      if (grid.is_gate) RETURN_IF_ERROR(named(collector.AddDerived(edge, 0, edges)));
     }
     grid.edge_publications.assign(edges.begin() + grid.extent_publications.size(), edges.end());
   }

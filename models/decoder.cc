@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
@@ -373,14 +374,27 @@ VerifyOptions DecoderVerifyOptions(const Decoder& decoder) {
   return options;
 }
 
-std::vector<float> RopeTensor(const Decoder& decoder) {
-  const RopeTable table =
-      BuildRopeTable(decoder.config.rope, decoder.config.head_dim, decoder.limits.max_model_len);
-  std::vector<float> pairs(table.cos.size() * 2);
-  for (size_t i = 0; i < table.cos.size(); ++i) {
-    pairs[2 * i] = table.cos[i];
-    pairs[2 * i + 1] = table.sin[i];
+std::vector<float> RopeTensor(const Decoder& decoder, int threads) {
+  const int positions = decoder.limits.max_model_len, half = decoder.config.head_dim / 2;
+  std::vector<float> pairs(size_t(positions) * size_t(half) * 2);
+  const auto fill = [&](int first, int end) {
+    const RopeTable table =
+        BuildRopeTable(decoder.config.rope, decoder.config.head_dim, first, end - first);
+    float* to = pairs.data() + size_t(first) * size_t(half) * 2;
+    for (size_t i = 0; i < table.cos.size(); ++i) {
+      to[2 * i] = table.cos[i];
+      to[2 * i + 1] = table.sin[i];
+    }
+  };
+  // A thread is worth some thousands of sines.
+  const int parts = Max(1, Min(threads, positions / 256));
+  std::vector<std::thread> others;
+  for (int i = 1; i < parts; ++i) {
+    const auto edge = [&](int part) { return int(int64_t{positions} * part / parts); };
+    others.emplace_back(fill, edge(i), edge(i + 1));
   }
+  fill(0, positions / parts);
+  for (std::thread& other : others) other.join();
   return pairs;
 }
 

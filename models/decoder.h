@@ -57,7 +57,7 @@ absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
 VerifyOptions DecoderVerifyOptions(const Decoder& decoder);
 
 // cos and sin of every position, as the tensor `rope` holds them.
-std::vector<float> RopeTensor(const Decoder& decoder);
+std::vector<float> RopeTensor(const Decoder& decoder, int threads = 1);
 
 // Bytes of one KV block over all layers.
 int64_t KvBlockBytes(const ModelConfig& config, DType storage, int block_size);

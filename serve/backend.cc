@@ -48,7 +48,7 @@ absl::StatusOr<Backend> MakeSim(Program program, const BackendOptions& options) 
     return absl::UnimplementedError("the simulator has no clock: timelines are of cpu and cuda");
   }
   sim.seed = options.seed;
-  sim.pages = 12;  // as many as a GPU's block has
+  sim.pages = options.sim_pages;
   if (sim.workers == 0) sim.workers = 3;
   Backend backend;
   ASSIGN_OR_RETURN(backend.executor, MakeSimBackend(std::move(program), sim));

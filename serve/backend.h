@@ -21,6 +21,7 @@ struct BackendOptions {
   bool time_steps = false;  // Executor::LastStepMs; hosts always do
   int timeline_tasks = 0;   // ExecutorOptions::timeline_tasks
   PhaseLog* phases = nullptr;
+  int sim_pages = 12;  // of a simulated worker; a GPU's block has as many
 };
 
 struct Backend {
@@ -31,7 +32,7 @@ struct Backend {
   std::function<absl::StatusOr<bool>()> done;
   int64_t cubin_bytes = 0;  // of the kernel; 0 where there is none
   std::string cache_note;   // why the cubin cache could not be used, if so
-  // Where weights are packed by the device itself; null where the host does it.
+  // Where weights are packed by the device itself; null where the device's memory is the host's own.
   std::function<absl::StatusOr<std::unique_ptr<DevicePacker>>()> packer;
 };
 

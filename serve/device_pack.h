@@ -14,8 +14,8 @@ namespace eventide {
 using TensorAddress = std::function<uint64_t(int tensor)>;
 
 // Storage of two bytes an element only. Beyond the tensors' own memory the device needs at most a tenth
-// of it, and no more than 128 MiB unless one tile asks for more. Progress counts packed bytes whose work
-// has been handed to the device.
+// of it (the smallest models: 1 MiB), and no more than 128 MiB unless one tile asks for more. Progress
+// counts packed bytes whose work has been handed to the device.
 absl::Status PackOnDevice(const WeightSource& source, absl::Span<const PackJob> jobs,
                           const PackOptions& options, const TensorAddress& address,
                           DevicePacker& packer);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <mutex>
+#include <cstring>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -64,20 +64,24 @@ absl::Status MegakernelRunner::Load(const WeightSource& source, const RunnerOpti
   pack.threads = options.pack_threads;
   pack.progress = options.pack_progress;
   pack.phases = options.backend.phases;
-  std::mutex mutex;  // an executor belongs to one thread at a time
-  const auto write = [&](int tensor, int64_t offset, const void* data, int64_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex);
-    return executor().Write(executor().TensorBuffer(tensor), offset, data, bytes);
-  };
   if (backend_.packer) {
     ASSIGN_OR_RETURN(const std::unique_ptr<DevicePacker> packer, backend_.packer());
     const auto address = [&](int tensor) { return executor().TensorBuffer(tensor).address; };
     RETURN_IF_ERROR(PackOnDevice(source, decoder_.weights, pack, address, *packer));
   } else {
+    // The device's memory is the host's, and threads write different parts of it: no need for the
+    // executor, which belongs to one thread at a time.
+    const auto write = [&](int tensor, int64_t offset, const void* data, int64_t bytes) {
+      const Buffer to = executor().TensorBuffer(tensor);
+      RETURN_IF_ERROR(CheckRange(to, offset, bytes));
+      std::memcpy(reinterpret_cast<char*>(to.address) + offset, data, static_cast<size_t>(bytes));
+      return absl::OkStatus();
+    };
     RETURN_IF_ERROR(PackWeights(source, decoder_.weights, pack, write));
   }
-  const std::vector<float> rope = RopeTensor(decoder_);
-  return write(decoder_.rope.index, 0, rope.data(), static_cast<int64_t>(rope.size() * 4));
+  const std::vector<float> rope = RopeTensor(decoder_, options.pack_threads);
+  return executor().Write(executor().TensorBuffer(decoder_.rope), 0, rope.data(),
+                          static_cast<int64_t>(rope.size() * 4));
 }
 
 absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {

@@ -97,7 +97,8 @@ absl::Status ServeFirstToken(Engine* engine, int tokens, PhaseLog* phases) {
 absl::StatusOr<uint64_t> TryShapes(Engine* engine, int batches) {
   const uint64_t seen = engine->stats().distinct_shapes;
   absl::Status status;
-  int number = 1;
+  // Prompts that no request before had: what the prefix cache knows would change their shapes.
+  int number = 1 + static_cast<int>(engine->stats().accepted);
   for (int batch = 1; batch <= batches; ++batch) {
     const int rows = std::min<int>(batch, static_cast<int>(engine->limits().max_num_seqs));
     for (int row = 0; row < rows; ++row) {

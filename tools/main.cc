@@ -39,6 +39,7 @@ int Run(int argc, char** argv) {
       {"export", "Writes a model as a Hugging Face folder", &AddExport},
       {"inspect", "Shows graphs, schedules, kernels and timelines", &AddInspect},
       {"bench", "Times steps and the machine", &AddBench},
+      {"stress", "Random graphs, models, steps and requests against a reference", &AddStress},
       {"warmup", "Where the time of a start goes, phase by phase", &AddWarmup},
   };
   CommandBody chosen;

@@ -10,7 +10,7 @@
 #include "models/presets.h"
 #include "models/random_weights.h"
 #include "serve/megakernel_runner.h"
-#include "tests/support/reference.h"
+#include "stress/reference.h"
 #include "tests/support/test.h"
 
 namespace eventide {

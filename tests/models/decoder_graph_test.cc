@@ -95,5 +95,17 @@ TEST_CASE("limits out of range are refused by the name of their flag") {
   CHECK(refused.status().message().find("max-model-len") != absl::string_view::npos);
 }
 
+TEST_CASE("the table of rotations is the same whatever number of threads makes it") {
+  const ModelConfig config = *PresetConfig("llama-3.2-1b");
+  DecoderLimits limits = SmallLimits();
+  limits.max_model_len = 1501;
+  const auto decoder = BuildDecoder(config, DType::kBF16, limits);
+  REQUIRE(decoder.ok());
+  const std::vector<float> one = RopeTensor(*decoder);
+  REQUIRE(one.size() == size_t{1501} * config.head_dim);
+  CHECK(one.back() != 0);
+  for (const int threads : {2, 5, 64}) CHECK(RopeTensor(*decoder, threads) == one);
+}
+
 }  // namespace
 }  // namespace eventide

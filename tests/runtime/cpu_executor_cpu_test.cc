@@ -74,7 +74,7 @@ TEST_CASE("random graphs on 1, 2, 3 and 7 threads under every policy give one wo
     StepHeader header = {};
     header.symbols[0] = static_cast<int>(seed % 7);
     header.symbols[1] = static_cast<int>(seed % 5);
-    std::vector<uint8_t> expected;
+    std::vector<std::vector<uint8_t>> expected;
     for (const int workers : {1, 2, 3, 7}) {
       for (const char* policy : {"static", "ticket"}) {
         CpuExecutorOptions options;
@@ -84,11 +84,11 @@ TEST_CASE("random graphs on 1, 2, 3 and 7 threads under every policy give one wo
         auto executor = MakeCpuExecutor(*program, options);
         REQUIRE(executor.ok());
         for (int step = 0; step < 5; ++step) {
-          CampaignFill(**executor, seed);
+          FillTensors(**executor, seed);
           const absl::Status status = (*executor)->RunStep(header);
           INFO(status);
           REQUIRE(status.ok());
-          const std::vector<uint8_t> content = CampaignContent(**executor);
+          const auto content = TensorContents(**executor);
           if (expected.empty()) expected = content;
           CHECK((content == expected));
         }
@@ -144,7 +144,7 @@ TEST_CASE("of all the waits behind one fault, the oldest task's is told by any n
       options.ops = &Ops();
       auto executor = MakeCpuExecutor(*program, options);
       REQUIRE(executor.ok());
-      CampaignFill(**executor, seed);
+      FillTensors(**executor, seed);
       const absl::Status status = (*executor)->RunStep(header);
       const std::string text(status.message());
       if (workers == 1 && status.ok()) break;  // nobody waits for it

@@ -4,7 +4,7 @@
 #include "runtime/sim_executor.h"
 #include "schedulers/scheduler.h"
 #include "tests/support/graphs.h"
-#include "tests/support/runtime_graphs.h"
+#include "stress/random_graph.h"
 #include "tests/support/sequential.h"
 #include "tests/support/test.h"
 

@@ -1,7 +1,7 @@
 #include "schedulers/scheduler.h"
 
 #include "schedulers/cost.h"
-#include "tests/support/runtime_graphs.h"
+#include "stress/random_graph.h"
 #include "tests/support/test.h"
 
 namespace eventide {

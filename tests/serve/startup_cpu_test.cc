@@ -59,7 +59,6 @@ TEST_CASE("shapes that the engine has not seen are counted, however small its li
   REQUIRE(shapes.ok());
   CHECK(*shapes > 12);
   CHECK_FALSE(started->engine->HasWork());
-  CHECK(*TryShapes(started->engine.get(), 6) == 0);  // all of them are known now
   CHECK(CountBackends().kernels == 0);
 }
 

@@ -5,17 +5,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "device/layout.h"
 #include "models/decoder.h"
 #include "models/presets.h"
 #include "models/random_weights.h"
 #include "runtime/cpu_executor.h"
 #include "serve/backend.h"
+#include "stress/poison.h"
 
 namespace eventide {
 
@@ -114,7 +113,7 @@ class DecoderRig {
         blocks.push_back(static_cast<uint32_t>(i * l.max_rows + slot));
     }
     EVT_CHECK(executor_.Write(tables_, 0, blocks.data(), tables_.bytes).ok());
-    MakePoison();
+    poison_ = PoisonFor(d_, executor_);
   }
 
   // Sequences that nothing has been computed for; the cache holds NaNs.
@@ -171,7 +170,7 @@ class DecoderRig {
 
   // All that a step must write before anything reads it becomes NaN, or counts that no table has.
   void Poison() {
-    for (const auto& [buffer, bytes] : poison_) Write(buffer, bytes.data());
+    EVT_CHECK(Apply(poison_, &executor_).ok());
   }
 
   absl::Status Step(const std::vector<Row>& rows, DecoderOutputs* outputs) {
@@ -215,39 +214,6 @@ class DecoderRig {
   }
 
  private:
-  // Activations are padded to whole steps of all segments; the padding is zero from the start and
-  // never written (device/layout.h, runtime/executor.h), so it is left alone.
-  void MakePoison() {
-    const Program& program = executor_.program();
-    const std::map<std::string, int> activations = {{"xa", d_.config.hidden},
-                                                    {"xm", d_.config.hidden},
-                                                    {"xf", d_.config.hidden},
-                                                    {"attn", d_.config.QueryWidth()},
-                                                    {"act", d_.config.intermediate}};
-    for (size_t t = 0; t < program.tensors.size(); ++t) {
-      const TensorDecl& tensor = program.tensors[t];
-      const Buffer buffer = executor_.TensorBuffer(static_cast<int>(t));
-      const bool written_first = tensor.role == TensorRole::kScratch ||
-                                 tensor.role == TensorRole::kOutput || tensor.name == "partials";
-      if (!written_first) continue;
-      std::vector<uint8_t> bytes(static_cast<size_t>(buffer.bytes), 0xff);
-      if (const auto found = activations.find(tensor.name); found != activations.end()) {
-        const int k = found->second;
-        const size_t size = DTypeSize(tensor.dtype);
-        std::fill(bytes.begin(), bytes.end(), uint8_t{0});
-        const int tokens =
-            static_cast<int>(bytes.size() / size / static_cast<size_t>(ActivationGroup(k))) * 8;
-        for (int token = 0; token < tokens; ++token) {
-          for (int i = 0; i < k; ++i) {
-            std::memset(bytes.data() + static_cast<size_t>(ActivationIndex(k, token, i)) * size,
-                        0xff, size);
-          }
-        }
-      }
-      poison_.emplace_back(buffer, std::move(bytes));
-    }
-  }
-
   Buffer Allocate(int64_t bytes) {
     const absl::StatusOr<Buffer> buffer = executor_.AllocateBuffer(bytes);
     EVT_CHECK(buffer.ok());
@@ -264,7 +230,7 @@ class DecoderRig {
   Executor& executor_;
   int blocks_per_slot_ = 0;
   Buffer slots_, history_, tables_, rows_, results_;
-  std::vector<std::pair<Buffer, std::vector<uint8_t>>> poison_;
+  PoisonBytes poison_;
 };
 
 // A step with what it starts from and what one CPU worker makes of it.

@@ -9,7 +9,9 @@
 #include "runtime/cpu_executor.h"
 #include "runtime/sim_executor.h"
 #include "schedulers/scheduler.h"
-#include "tests/support/runtime_graphs.h"
+#include "stress/graph_case.h"
+#include "stress/random_graph.h"
+#include "tests/support/runtime_ops.h"
 
 namespace eventide {
 
@@ -18,34 +20,6 @@ struct CampaignResult {
   int64_t switches = 0;
   std::string first;  // the first failure: its graph, symbols, seed and text
 };
-
-// Everything a step may have written, after it.
-inline std::vector<uint8_t> CampaignContent(Executor& executor) {
-  std::vector<uint8_t> content;
-  for (size_t t = 0; t < executor.program().tensors.size(); ++t) {
-    if (executor.program().tensors[t].role == TensorRole::kWeight) continue;
-    const Buffer buffer = executor.TensorBuffer(static_cast<int>(t));
-    const size_t at = content.size();
-    content.resize(at + static_cast<size_t>(buffer.bytes));
-    EVT_CHECK(executor.Read(buffer, 0, content.data() + at, buffer.bytes).ok());
-  }
-  return content;
-}
-
-// Weights and inputs follow from the tensor and the salt; everything else is 0xff, which no count
-// may be and every checksum notices.
-inline void CampaignFill(Executor& executor, uint64_t salt) {
-  for (size_t t = 0; t < executor.program().tensors.size(); ++t) {
-    const Buffer buffer = executor.TensorBuffer(static_cast<int>(t));
-    const TensorRole role = executor.program().tensors[t].role;
-    std::vector<uint8_t> bytes(static_cast<size_t>(buffer.bytes), 0xff);
-    if (role == TensorRole::kWeight || role == TensorRole::kInput) {
-      for (size_t i = 0; i < bytes.size(); ++i)
-        bytes[i] = static_cast<uint8_t>((i * 0x9e3779b1u + (t + salt) * 0x85ebca6bu) >> 13);
-    }
-    EVT_CHECK(executor.Write(buffer, 0, bytes.data(), buffer.bytes).ok());
-  }
-}
 
 // `per_graph` schedules of the graph: random symbols, workers, pages and policy, `per_setting`
 // seeds each.
@@ -78,13 +52,13 @@ inline void RunCampaignGraph(uint64_t graph_seed, int per_graph, int per_setting
     StepHeader header = {};
     for (int s = 0; s < kRuntimeSymbols; ++s)
       header.symbols[s] = random.Chance(30) ? 0 : random.Below(kRuntimeSymbolMax[s] + 1);
-    CampaignFill(**reference, graph_seed + static_cast<uint64_t>(done));
+    FillTensors(**reference, graph_seed + static_cast<uint64_t>(done));
     EVT_CHECK((*reference)->RunStep(header).ok());
-    const std::vector<uint8_t> expected = CampaignContent(**reference);
+    const auto expected = TensorContents(**reference);
     for (int i = 0; i < per_setting; ++i) {
       const uint64_t seed = graph_seed * 1'000'003 + static_cast<uint64_t>(done + i);
       (*sim)->SetSeed(seed);
-      CampaignFill(executor, graph_seed + static_cast<uint64_t>(done));
+      FillTensors(executor, graph_seed + static_cast<uint64_t>(done));
       const absl::Status status = executor.RunStep(header);
       ++result.schedules;
       result.switches += static_cast<int64_t>((*sim)->trace().switches);
@@ -95,7 +69,7 @@ inline void RunCampaignGraph(uint64_t graph_seed, int per_graph, int per_setting
         fail(result.deadlocks, where + std::string(status.message()));
       } else if (!status.ok()) {
         fail(result.other_errors, where + std::string(status.message()));
-      } else if (CampaignContent(executor) != expected) {
+      } else if (TensorContents(executor) != expected) {
         fail(result.wrong_values, where + "wrong values");
       }
     }

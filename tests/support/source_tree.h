@@ -24,7 +24,7 @@ using Breaches = std::vector<std::string>;
 inline const std::vector<std::string>& Folders() {
   static const std::vector<std::string> folders = {
       "core",   "device", "ops",   "schedulers", "jit",   "runtime", "formats", "text",
-      "models", "serve",  "tools", "bench",      "tests", "cmake",   "scripts", "docs"};
+      "models", "serve",  "stress", "tools", "bench",      "tests", "cmake",   "scripts", "docs"};
   return folders;
 }
 

@@ -30,12 +30,15 @@ inline const std::map<std::string, std::vector<std::string>>& Arrows() {
         "device/philox.h"}},
       // Of the device: the step header and the order of fragments a backend packs for.
       {"serve", {"core/", "models/", "runtime/", "text/", "device/abi.h", "device/arch/cpu.h"}},
+      // Workloads made of ops and requests, against a reference; any backend.
+      {"stress", {"core/", "schedulers/", "runtime/", "models/", "serve/", "ops/", "device/abi.h",
+        "device/layout.h"}},
       {"tools",
        {"core/", "formats/", "text/", "jit/", "models/", "runtime/", "schedulers/", "serve/",
-        "device/abi.h"}},
+        "stress/", "device/abi.h"}},
       {"bench",
        {"core/", "formats/", "text/", "jit/", "models/", "runtime/", "schedulers/", "serve/",
-        "device/", "ops/", "tests/support/", "tests/ops/", "tests/jit/"}},
+        "stress/", "device/", "ops/", "tests/support/", "tests/ops/", "tests/jit/"}},
   };
   return arrows;
 }

@@ -11,7 +11,7 @@
 
 #include "models/presets.h"
 #include "models/random_weights.h"
-#include "tests/support/reference.h"
+#include "stress/reference.h"
 #include "tests/support/run_binary.h"
 #include "tests/support/test.h"
 

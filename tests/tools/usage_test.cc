@@ -72,6 +72,7 @@ std::vector<Flag> With(std::vector<Flag> flags, const std::vector<Flag>& more) {
 struct Command {
   std::string name, rest;  // `rest` makes it complete
   std::vector<Flag> flags;
+  std::string model = "--model /no/such/model ";  // what makes a good call fail; "": `rest` does
 };
 
 const std::vector<Command>& Commands() {
@@ -109,6 +110,15 @@ const std::vector<Command>& Commands() {
              Real("--kv-gib", {"0", "1.5"}, {"1e7"}),
              {"--timeline", {"/no/such/folder/x"}, {""}}})},
       {"bench sync", "", {}},
+      {"stress",
+       "--replay 'graph pages=1' --device sim",
+       {{"--device", {}, {"", "gpu"}},
+        Real("--seconds", {"0", "0.5"}, {"1e10"}),
+        Whole("--cases", "0", "1000000000", {"1000000001", kBeyond64}),
+        Whole("--seed", "0", "18446744073709551615", {kBeyond64}),
+        {"--kinds", {"graph", "graph,serve"}, {"", "dance", "graph,dance"}},
+        {"--replay", {}, {"", "graph a", "graph a=1 a=1"}}},
+       ""},
       {"warmup", "",
        With(EngineFlagRows(), {Whole("--num-iters-cold", "1", "1000", {"0", "1001"}),
                                Whole("--num-iters-warm", "1", "1000", {"0", "1001"}),
@@ -160,12 +170,12 @@ TEST_CASE("no flag takes a value out of its range, or text for a number") {
   if (Missing()) return;
   for (const Command& command : Commands()) {
     if (command.flags.empty()) continue;
-    const std::string base = command.name + " --model /no/such/model " + command.rest + " ";
+    const std::string base = command.name + " " + command.model + command.rest + " ";
     for (const Flag& flag : command.flags) {
-      const bool in_rest = command.rest.find(flag.name + " ") == 0;
+      const bool in_rest = command.rest.find(flag.name + " ") != std::string::npos;
       for (const std::string& value : flag.bad) {
         // A flag given twice would be refused whatever its value.
-        std::string call = in_rest ? command.name + " --model /no/such/model " : base;
+        std::string call = in_rest ? command.name + " " + command.model : base;
         if (flag.name == "--model") call = command.name + " " + command.rest + " ";
         if (flag.name == "--arch") call = command.name + " --model /no/such/model --kernels ";
         if (flag.name == "--timeline" && command.name == "inspect") call = "inspect ";

@@ -1,0 +1,14 @@
+#include "runtime/cuda_executor.h"
+#include "tests/ops/page_sum_case.h"
+
+namespace eventide {
+namespace {
+
+TEST_CASE("checksums on a GPU read all of their pages once and in order") {
+  std::string why;
+  if (!CudaAvailable(&why)) return Skip(why);
+  CheckPageSums({"cuda", kCudaBackend, 0, "static"});
+}
+
+}  // namespace
+}  // namespace eventide
