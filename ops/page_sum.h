@@ -33,7 +33,8 @@ struct PageSum {
   static EVT_FN void Stream(W& w, const Task<Params>& t) {
     const u8* weights = t.template Operand<const u8>(0);
     for (i32 page = 0; page < t.params().weight_pages; ++page)
-      w.Copy(2, kRecordBytes, [&](i32 i) { return weights + (page * 2 + i) * kRecordBytes; });
+      w.Copy(CopyShape::Of(2, kRecordBytes),
+             [&](i32 i, i32) { return weights + (page * 2 + i) * kRecordBytes; });
   }
   template <class T, class W>
   static EVT_FN void Input(W& w, const Task<Params>& t) {
@@ -41,8 +42,8 @@ struct PageSum {
       const u8* records = t.template Operand<const u8>(1 + input);
       const i32 count = Records(t, input), per_page = t.params().per_page;
       for (i32 first = 0; first < count; first += per_page) {
-        w.Copy(Min(per_page, count - first), kRecordBytes,
-               [&](i32 i) { return records + static_cast<i64>(first + i) * kRecordBytes; });
+        w.Copy(CopyShape::Of(Min(per_page, count - first), kRecordBytes),
+               [&](i32 i, i32) { return records + static_cast<i64>(first + i) * kRecordBytes; });
       }
     }
   }

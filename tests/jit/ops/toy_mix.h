@@ -28,14 +28,14 @@ struct ToyMix {
   template <class T, class L>
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
     for (i32 page = 0; page < t.params().pages; ++page) {
-      lane.Copy(1, kPageWords * sizeof(u32), [&](i32) { return Weight(t, page); });
+      lane.Copy(CopyShape::Of(1, kPageWords * sizeof(u32)), [&](i32, i32) { return Weight(t, page); });
     }
   }
 
   template <class T, class L>
   static EVT_FN void Input(L& lane, const Task<Params>& t) {
     const u32* x = t.template Operand<const u32>(1) + t.at.at[0] * kToyTokens * kToyColumns;
-    lane.Copy(Tokens(t), kRowBytes, [&](i32 token) { return x + token * kToyColumns; });
+    lane.Copy(CopyShape::Of(Tokens(t), kRowBytes), [&](i32 token, i32) { return x + token * kToyColumns; });
   }
 
   template <class T, class W>
