@@ -89,9 +89,7 @@ struct Linear {
   // Steps whose activations share a page: the largest power of two that fits.
   static EVT_FN i32 InputSteps(i32 groups, i32 element_bytes) {
     const i32 fit = static_cast<i32>(kPageBytes) / (kSegments * 128 * element_bytes);
-    i32 steps = fit;
-    while (steps * groups > fit) steps /= 2;
-    return steps;
+    return groups <= 1 ? fit : groups <= 2 ? fit / 2 : groups <= 4 ? fit / 4 : fit / 8;
   }
 
   template <class T, class W>

@@ -251,10 +251,13 @@ struct PagedAttention {
         cached_value[c1] = v1;
       });
     });
-    tile.ForEachRow(page + static_cast<i32>(values - keys) / p.head_dim - end, [&](i32 i) {
-      T* row = values + (end - page + i) * p.head_dim;
-      tile.ForEachColumn(p.head_dim, [&](i32 d) { row[d] = Storage<T>::From(0.0f); });
-    });
+    struct alignas(16) Sixteen {
+      u32 word[4];
+    };
+    const i32 used = (end - page) * p.head_dim, all = static_cast<i32>(values - keys);
+    Sixteen* rest = reinterpret_cast<Sixteen*>(values + used);
+    tile.ForEachColumn((all - used) * static_cast<i32>(sizeof(T)) / 16,
+                       [&](i32 i) { rest[i] = Sixteen{{0, 0, 0, 0}}; });
     tile.Sync();
   }
 

@@ -31,7 +31,7 @@ inline constexpr i32 kNoPage = -1;
 inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
 inline constexpr u32 kWatchWarp = 10, kNotifyWarp = 11;
 inline constexpr u32 kWorkingWarps = kComputeWarps + 3;
-inline constexpr u32 kDoneSlots = 8;  // finished tasks whose notifies are still to be sent
+inline constexpr u32 kDoneSlots = 8;  // tasks whose notifies are still to be sent
 
 EVT_FN u32 SharedAddress(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
@@ -91,8 +91,9 @@ struct SharedState {
   SlotPage slot[kLanes][kSlots];
   u64 ticket_full[kTicketSlots], ticket_empty[kTicketSlots];
   u32 ticket[kTicketSlots];
-  u64 done_full[kDoneSlots], done_empty[kDoneSlots];
-  TaskName done[kDoneSlots];  // grid < 0: the compute role is through
+  // Tasks of the compute role, told to the notify warp when they begin and when they are done.
+  u64 begun[kDoneSlots], done[kDoneSlots], sent[kDoneSlots];
+  TaskName doing[kDoneSlots];  // grid < 0: the compute role is through
   u64 finished;  // completes when all working warps are through
   u32 ended;     // the step has been aborted: set by the watch warp, polled by all waits
   Waiting waiting[kRoles];
@@ -118,10 +119,11 @@ EVT_FN constexpr u32 SlotAt(u32 lane, u32 slot) {
 }
 EVT_FN constexpr u32 TicketFullAt(u32 slot) { return SlotAt(kLanes, 0) + slot * 8; }
 EVT_FN constexpr u32 TicketEmptyAt(u32 slot) { return TicketFullAt(kTicketSlots) + slot * 8; }
-EVT_FN constexpr u32 DoneFullAt(u32 slot) {
+EVT_FN constexpr u32 BegunAt(u32 slot) {
   return TicketEmptyAt(kTicketSlots) + kTicketSlots * 4 + slot * 8;
 }
-EVT_FN constexpr u32 DoneEmptyAt(u32 slot) { return DoneFullAt(kDoneSlots) + slot * 8; }
+EVT_FN constexpr u32 DoneAt(u32 slot) { return BegunAt(kDoneSlots) + slot * 8; }
+EVT_FN constexpr u32 SentAt(u32 slot) { return DoneAt(kDoneSlots) + slot * 8; }
 EVT_FN SlotPage LoadSlot(u32 address) {
   SlotPage slot;
   asm volatile("ld.shared::cta.v2.u32 {%0, %1}, [%2];"
@@ -252,18 +254,19 @@ struct GpuWorkerBase {
                        static_cast<u32>(p.Target(step, box.event, index)),
                        static_cast<u32>(element)};
   }
-  // Counterpart: the acquires of waits.
   template <class P>
-  EVT_FN void NotifyElement(const P& p, const ElementBox& box, i32 k) const {
+  EVT_FN u32* CounterOf(const P& p, const ElementBox& box, i32 k) const {
     i32 index[kMaxEventDims];
     box.Index(k, index);
-    DirectSync::AddRelease(CounterAt(program, step.header->bank, p.Element(box.event, index)), 1);
+    return CounterAt(program, step.header->bank, p.Element(box.event, index));
   }
-  // By a warp: the elements of a box, 32 at a time.
+  // By a warp: the elements of a box, 32 at a time. Counterpart: the acquires of waits.
   template <class P>
   EVT_FN void Notify(const P& p, const ElementBox& box) const {
 #pragma unroll 1
-    for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32) NotifyElement(p, box, k);
+    for (i32 k = static_cast<i32>(LaneId()); k < box.size(); k += 32) {
+      DirectSync::AddRelease(CounterOf(p, box, k), 1);
+    }
     __syncwarp();
   }
   EVT_FN void CountFinished() {

@@ -21,7 +21,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   u32 thread = threadIdx.x;
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
-  u32 handed = 0;  // tasks, to the notify warp
+  u32 begun = 0;  // tasks, as the notify warp counts them
   bool leaves = false;  // all threads know that the step is aborted
 
   __device__ GpuCompute(SharedState& state, u8* page_memory, u8* scratch_memory,
@@ -38,6 +38,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
       this->SetTask(kRoleCompute, task);
       this->SetCause(kRoleCompute, kAbortStuckTask);
     }
+    Announce(task);
     return true;
   }
   EVT_FN GpuPage Take(u32 lane) {
@@ -167,24 +168,24 @@ struct GpuCompute : GpuWorkerBase<Port> {
     if constexpr (kRecordsTimeline<Port>) this->TimeReady();
     return !Vote(this->aborted_);
   }
-  // Hands the finished task to the notify warp and goes on: a release at device scope takes as long as all
-  // of the block's stores, and nobody here has to wait for it. This warp's writes happen before its arrival
-  // (__syncwarp), all arrivals before the notify warp's release; the fence is for copies that other workers'
-  // copy engines make of them.
+  // Leaves it to the notify warp to announce the task and goes on: a release at device scope takes as long as
+  // all of the block's stores, and nobody here has to wait for it. This warp's writes happen before its
+  // arrival (__syncwarp), all arrivals before the notify warp's release; the fence is for copies that other
+  // workers' copy engines make of them.
   template <class P>
-  EVT_FN void Done(const P&, const TaskName& task) {
-    Hand(task);
-  }
-  EVT_FN void Hand(const TaskName& task) {
+  EVT_FN void Done(const P&, const TaskName&) {
     Port::FenceAfterStores();
-    const u32 slot = handed % kDoneSlots;
     __syncwarp();
-    if (Leader()) {
-      AwaitBarrier(this->base + DoneEmptyAt(slot), handed / kDoneSlots % 2 ^ 1, kAbortStuckRole);
-      this->shared.done[slot] = task;
-    }
-    if (Lane() == 0) BarrierArrive(this->base + DoneFullAt(slot));
-    ++handed;
+    if (Lane() == 0) BarrierArrive(this->base + DoneAt(begun % kDoneSlots));
+    ++begun;
+  }
+  // Tells the notify warp what comes next, so that it knows whom to notify long before it may.
+  EVT_FN void Announce(const TaskName& task) {
+    if (!Leader()) return;
+    const u32 slot = begun % kDoneSlots;
+    AwaitBarrier(this->base + SentAt(slot), begun / kDoneSlots % 2 ^ 1, kAbortStuckRole);
+    this->shared.doing[slot] = task;
+    BarrierArrive(this->base + BegunAt(slot));
   }
   EVT_FN u32 TakeTicket(i32) {
     const u32 slot = this->tickets % kTicketSlots;

@@ -166,7 +166,7 @@ class GpuLinearTile {
       const bool valid = token < tokens_;
       if (valid) carry = epilogue.Emit(row, token, y, partner, loaded);
       if (!epilogue.Carries()) continue;
-#pragma unroll 1
+#pragma unroll
       for (u32 offset = 1; offset < 16; offset *= 2) {
         typename E::Carry other;
         other.value = __shfl_xor_sync(0xffffffffu, carry.value, offset);

@@ -46,26 +46,44 @@ EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
   }
 }
 
-// The notify warp: sends the notifies of finished tasks, in the order they finished here.
+// The notify warp: sends the notifies of the compute role's tasks, in order. Whom to notify it works out while
+// the task runs.
 template <class Port, class P>
 EVT_FN void SendNotifies(const P& p, GpuWorkerBase<Port>& w) {
   SharedState& shared = w.shared;
+  const auto await = [&](u32 barrier, u32 parity) {
 #pragma unroll 1
-  for (u32 sent = 0;; ++sent) {
-    const u32 slot = sent % kDoneSlots, parity = sent / kDoneSlots % 2;
-    // Acquires the compute warps' writes.
-#pragma unroll 1
-    while (!Port::BarrierTry(w.base + DoneFullAt(slot), parity)) {
-      if (*static_cast<volatile u32*>(&shared.ended) != 0) return;
+    while (!Port::BarrierTry(barrier, parity)) {
+      if (*static_cast<volatile u32*>(&shared.ended) != 0) return false;
     }
-    const TaskName task = shared.done[slot];
     // A step that has ended may have cut a wait short: what was computed then must not be announced.
-    if (task.grid < 0 || *static_cast<volatile u32*>(&shared.ended) != 0) return;
-    NotifyTask(p, w, task.grid, task.at);
+    return *static_cast<volatile u32*>(&shared.ended) == 0;
+  };
+#pragma unroll 1
+  for (u32 number = 0;; ++number) {
+    const u32 slot = number % kDoneSlots, parity = number / kDoneSlots % 2;
+    if (!await(w.base + BegunAt(slot), parity)) return;
+    const TaskName task = shared.doing[slot];
+    if (task.grid < 0) return;
+    const int notifies = p.Notifies(task.grid);
+    bool waits = true;
+#pragma unroll 1
+    for (int i = 0; i < notifies; ++i) {
+      const ElementBox box = p.NotifyBox(w.step, task.grid, task.at, i);
+#pragma unroll 1
+      for (i32 k = static_cast<i32>(LaneId()); waits || k - static_cast<i32>(LaneId()) < box.size(); k += 32) {
+        u32* counter = k < box.size() ? w.CounterOf(p, box, k) : nullptr;
+        // Acquires the compute warps' writes.
+        if (waits && !await(w.base + DoneAt(slot), parity)) return;
+        waits = false;
+        if (counter != nullptr) DirectSync::AddRelease(counter, 1);
+      }
+    }
+    if (waits && !await(w.base + DoneAt(slot), parity)) return;
     __syncwarp();
     if (LaneId() == 0) {
       w.CountFinished();
-      BarrierArrive(w.base + DoneEmptyAt(slot));
+      BarrierArrive(w.base + SentAt(slot));
     }
   }
 }
@@ -132,8 +150,9 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     }
 #pragma unroll 1
     for (u32 slot = 0; slot < kDoneSlots; ++slot) {
-      BarrierInit(SharedAddress(&shared.done_full[slot]), kComputeWarps);
-      BarrierInit(SharedAddress(&shared.done_empty[slot]), 1);
+      BarrierInit(SharedAddress(&shared.begun[slot]), 1);
+      BarrierInit(SharedAddress(&shared.done[slot]), kComputeWarps);
+      BarrierInit(SharedAddress(&shared.sent[slot]), 1);
     }
     BarrierInit(SharedAddress(&shared.finished), kWorkingWarps);
     Port::FenceAfterBarrierInit();
@@ -189,7 +208,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     GpuCompute<Roles> compute(shared, pages, scratch, program);
     if constexpr (kTimeline) compute.TimeStep(kRoleCompute);
     RunCompute(p, compute);
-    compute.Hand(TaskName{-1, {}});
+    compute.Announce(TaskName{-1, {}});
     if constexpr (kTimeline) compute.TimeStepEnd();
     if (compute.Leader()) compute.SetCause(kRoleCompute, kAbortNone);
   } else {
