@@ -200,8 +200,11 @@ inline std::vector<std::string> LintPtx(const std::string& ptx) {
   // Before the block's own barrier, stores are of the other bank: the end of the kernel orders them.
   static constexpr char kStore[] = "st\\.(?!shared|volatile|relaxed|release|local|param|bulk|async)";
   static constexpr char kNotify[] = "red\\.release\\.gpu\\.global";
-  std::vector<PtxOrder> orders = {{"a barrier of the role before it publishes", kStore,
-                                   "(bar|barrier)\\.(cta\\.)?(sync|red)", kNotify}};
+  std::vector<PtxOrder> orders = {
+      {"a barrier of the role before it publishes", kStore, "(bar|barrier)\\.(cta\\.)?(sync|red)",
+       kNotify},
+      {"a barrier of the warp before one lane hands over", kStore,
+       "(bar|barrier)\\.(cta\\.|warp\\.)?(sync|red)", "eventide\\.hands_over"}};
   if (bulk) {
     static constexpr char kFence[] = "fence\\.proxy\\.async(\\.global)? |(bar|barrier)\\.(cta\\.)?sync\\S* 0$";
     orders.push_back({"a proxy fence after stores and before they are published", kStore, kFence,
