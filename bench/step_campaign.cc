@@ -21,9 +21,13 @@ int Main(int argc, char** argv) {
   StepCampaignOptions options;
   options.plan.seed = std::strtoull(argv[1], nullptr, 10);
   options.plan.sampled = true;
+  // Mostly decode: one worker has to keep up.
+  options.plan.max_prompt = 700;
+  options.plan.max_generated = 300;
   options.steps = std::atoll(argv[2]);
   CampaignRunnerOptions setup;
   setup.plan = options.plan;
+  setup.max_tokens = setup.max_outputs = 160;
   setup.device = argc > 3 ? argv[3] : "auto";
   const auto source = OpenModel("random:test-llama@5");
   EVT_CHECK(source.ok());

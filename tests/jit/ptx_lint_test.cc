@@ -56,6 +56,24 @@ TEST_CASE("fences count on every path only") {
             .empty());
 }
 
+TEST_CASE("stores that are handed to another warp to publish are fenced before that") {
+  const std::string hand =
+      "\tst.global.u32 [%rd7], %r1;\n" + std::string(kFence) +
+      "\tbar.warp.sync -1;\n\t// eventide: hands over\n"
+      "\tmbarrier.arrive.shared::cta.b64 %rd8, [%r9];\n";
+  CHECK(Rules(Kernel(kFence, kFence + hand)).empty());
+  const std::string unfenced =
+      "\tst.global.u32 [%rd7], %r1;\n\tbar.warp.sync -1;\n"
+      "\t// eventide: hands over\n\tmbarrier.arrive.shared::cta.b64 %rd8, [%r9];\n" +
+      std::string(kFence);
+  CHECK(Rules(Kernel(kFence, kFence + unfenced)) ==
+        std::vector<std::string>{"a proxy fence after stores and before they are published"});
+  const std::string alone = "\tst.global.u32 [%rd7], %r1;\n" + std::string(kFence) +
+                            "\t// eventide: hands over\n";
+  CHECK(Rules(Kernel(kFence, kFence + alone)) ==
+        std::vector<std::string>{"a barrier of the warp before one lane hands over"});
+}
+
 TEST_CASE("tables of branch targets are followed") {
   const std::string table =
       "$L__table: .branchtargets $L__copy, $L__b;\n\tbrx.idx %r8, $L__table;\n$L__b:\n";

@@ -93,6 +93,7 @@ TEST_CASE("gpu-test runs what is asked for, and says when that is nothing") {
   CHECK(report["tests"].empty());
   CHECK(report["bench"].size() == 4);
   CHECK(tree.Run("--only nothing", &report) == 1);
+  CHECK(tree.Run("--build /no/such/folder", &report) == 2);
   CHECK(tree.Run("--limit", &report) == 2);
   CHECK(tree.Run("--faster", &report) == 2);
 }

@@ -162,10 +162,15 @@ inline bool IsProvenForm(const std::string& opcode) {
 // Progress is counted where a role ends a task; a notify that lost its release would be one more.
 inline constexpr int kProgressSites = 3;
 
+// Where a role hands what it has stored to another warp to publish, its inline assembly says so in a comment
+// of these words: no instruction tells such an arrival at an mbarrier from that of a dropped page.
+inline constexpr char kHandsOver[] = "// eventide: hands over";
+
 // One line for every breach. `ptx` is a megakernel's.
 inline std::vector<std::string> LintPtx(const std::string& ptx) {
-  static const std::regex comment("//[^\n]*");
-  const std::string text = std::regex_replace(ptx, comment, "");
+  static const std::regex mark(kHandsOver), comment("//[^\n]*");
+  const std::string text =
+      std::regex_replace(std::regex_replace(ptx, mark, "eventide.hands_over;\n//"), comment, "");
   std::vector<std::string> breaches;
   static const std::regex entry("\\.entry\\s+([\\w$]+)");
   std::vector<std::string> kernels(std::sregex_token_iterator(text.begin(), text.end(), entry, 1), {});
@@ -195,11 +200,15 @@ inline std::vector<std::string> LintPtx(const std::string& ptx) {
   // Before the block's own barrier, stores are of the other bank: the end of the kernel orders them.
   static constexpr char kStore[] = "st\\.(?!shared|volatile|relaxed|release|local|param|bulk|async)";
   static constexpr char kNotify[] = "red\\.release\\.gpu\\.global";
-  std::vector<PtxOrder> orders = {{"a barrier of the role before it publishes", kStore,
-                                   "(bar|barrier)\\.(cta\\.)?(sync|red)", kNotify}};
+  std::vector<PtxOrder> orders = {
+      {"a barrier of the role before it publishes", kStore, "(bar|barrier)\\.(cta\\.)?(sync|red)",
+       kNotify},
+      {"a barrier of the warp before one lane hands over", kStore,
+       "(bar|barrier)\\.(cta\\.|warp\\.)?(sync|red)", "eventide\\.hands_over"}};
   if (bulk) {
     static constexpr char kFence[] = "fence\\.proxy\\.async(\\.global)? |(bar|barrier)\\.(cta\\.)?sync\\S* 0$";
-    orders.push_back({"a proxy fence after stores and before they are published", kStore, kFence, kNotify});
+    orders.push_back({"a proxy fence after stores and before they are published", kStore, kFence,
+                      "red\\.release\\.gpu\\.global|eventide\\.hands_over"});
     orders.push_back({"a proxy fence after a wait and before the copy of what it guards",
                       "ld\\.acquire\\.gpu\\.global", kFence, "cp\\.async\\.bulk\\.shared"});
     orders.push_back({"a proxy fence after a page is had and before it is filled",
