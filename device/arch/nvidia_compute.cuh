@@ -176,7 +176,14 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN void Done(const P&, const TaskName&) {
     Port::FenceAfterStores();
     __syncwarp();
-    if (Lane() == 0) BarrierArrive(this->base + DoneAt(begun % kDoneSlots));
+    if (Lane() == 0) {
+      // Named for who reads the PTX: no other word tells this arrival from that of a dropped page.
+      asm volatile(
+          "// eventide: hands over\n"
+          "{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(
+              this->base + DoneAt(begun % kDoneSlots))
+          : "memory");
+    }
     ++begun;
   }
   // Tells the notify warp what comes next, so that it knows whom to notify long before it may.

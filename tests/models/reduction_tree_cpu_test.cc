@@ -1,6 +1,8 @@
 // Bits do not depend on the batch because every reduction follows one tree. Here the tree is broken
 // on purpose, one reduction at a time, in ways that leave values right to rounding: the comparison
 // of bits that decoder_cpu_test.cc makes must notice each of them.
+#include <cstring>
+
 #include "ops/linear.h"
 #include "ops/paged_attention.h"
 #include "runtime/ops.h"
@@ -16,32 +18,54 @@ enum class Tree { kFixed, kSegments, kRowSums, kAttentionPages };
 template <Tree kTree, class T, int kTokens>
 class ScalarLinearTile {
  public:
+  struct Nothing {};
   template <class W>
-  explicit ScalarLinearTile(W&) {}
+  ScalarLinearTile(W&, i32 blocks, i32 tokens) : blocks_(blocks), tokens_(tokens) {}
+  template <class E>
+  Nothing RowOf(const E&) const {
+    return {};
+  }
+  template <class E>
+  Nothing First(const E&, Nothing) const {
+    return {};
+  }
 
-  template <class W, class Page>
-  void Step(W&, const Page& weights, const Page& input, i32 first, i32 steps, i32 tokens) {
-    const T* w = reinterpret_cast<const T*>(weights.Piece(0));
-    for (i32 at = 0; at < steps * kSegments; ++at) {
-      for (i32 token = 0; token < tokens; ++token) {
-        const T* x = reinterpret_cast<const T*>(input.Piece(token / 8)) +
-                     (first * kSegments + at) * 128 + token % 8 * 8;
-        for (i32 row = 0; row < 32; ++row) {
-          float& sum = sums_[at % kSegments][row][token];
-          const T* fragment = w + (at * 2 + row / 16) * kFragment;
-          for (i32 k = 0; k < 16; ++k) {
-            sum = Fma(ToFloat(fragment[k * 16 + row % 16]), ToFloat(x[k / 8 * 64 + k % 8]), sum);
-          }
-        }
+  template <class W>
+  void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps) {
+    std::memset(sums_, 0, sizeof(sums_));
+    const T* weights = nullptr;
+    std::vector<const T*> input(kTokens / 8);
+    for (i32 step = 0; step < steps; ++step) {
+      if (step % weight_steps == 0) {
+        weights = reinterpret_cast<const T*>(w.Take(kLaneStream).Piece(0));
       }
+      if (step % input_steps == 0) {
+        const auto page = w.Take(kLaneInput);
+        for (i32 g = 0; g * 8 < tokens_; ++g) input[g] = reinterpret_cast<const T*>(page.Piece(g));
+      }
+      Step(weights + step % weight_steps * kSegments * blocks_ * kFragment, input,
+           step % input_steps * kSegments * 128);
+      if ((step + 1) % weight_steps == 0 || step + 1 == steps) w.Drop(kLaneStream);
+      if ((step + 1) % input_steps == 0 || step + 1 == steps) w.Drop(kLaneInput);
     }
   }
 
-  template <class W, class F>
-  void Finish(W&, i32 tokens, const F& f) {
-    for (i32 token = 0; token < tokens; ++token) {
-      for (i32 row = 0; row < 32; ++row) {
-        if (row % 16 < 8) f(row, token, Total(row, token, tokens), Total(row + 8, token, tokens));
+  template <class W, class E>
+  void Finish(W&, const E& epilogue, Nothing, Nothing) {
+    for (i32 token = 0; token < tokens_; ++token) {
+      for (i32 block = 0; block < blocks_; ++block) {
+        typename E::Row rows[16];
+        float y[16];
+        for (i32 row = 0; row < 16; ++row) {
+          rows[row] = epilogue.At(block * 16 + row);
+          y[row] = epilogue.Value(rows[row], token, Total(block * 16 + row, token, tokens_));
+        }
+        typename E::Carry carry = epilogue.None();
+        for (i32 row = 0; row < 16; ++row) {
+          carry = epilogue.Combine(carry, epilogue.Emit(rows[row], token, y[row], y[row ^ 8],
+                                                        epilogue.Load(rows[row], token)));
+        }
+        if (epilogue.Carries()) epilogue.Reduced(rows[0], token, carry);
       }
     }
   }
@@ -55,6 +79,22 @@ class ScalarLinearTile {
     return total;
   }
 
+  void Step(const T* weights, const std::vector<const T*>& input, i32 offset) {
+    for (i32 segment = 0; segment < kSegments; ++segment) {
+      for (i32 token = 0; token < tokens_; ++token) {
+        const T* x = input[token / 8] + offset + segment * 128 + token % 8 * 8;
+        for (i32 row = 0; row < blocks_ * 16; ++row) {
+          float& sum = sums_[segment][row][token];
+          const T* fragment = weights + (segment * blocks_ + row / 16) * kFragment;
+          for (i32 k = 0; k < 16; ++k) {
+            sum = Fma(ToFloat(fragment[k * 16 + row % 16]), ToFloat(x[k / 8 * 64 + k % 8]), sum);
+          }
+        }
+      }
+    }
+  }
+
+  i32 blocks_, tokens_;
   float sums_[kSegments][32][kTokens] = {};
 };
 
@@ -65,13 +105,13 @@ class HalvingAttentionTile : public HostAttentionTile<T> {
   using HostAttentionTile<T>::HostAttentionTile;
   template <class P, class Low, class High>
   void Page(const T* queries, const KvView<T, P>& keys, const KvView<T, P>& values, i32 tokens,
-            i32 rows, i32 head_dim, const Low& low, const High& high) {
+            i32 page_tokens, i32 rows, i32 head_dim, const Low& low, const High& high) {
     using Base = HostAttentionTile<T>;
     const i32 middle = rows > 8 ? 7 : 0;
     const auto to_middle = [&](i32 row) { return Min(high(row), middle); };
     const auto from_middle = [&](i32 row) { return Max(low(row), middle); };
-    Base::Page(queries, keys, values, tokens, rows, head_dim, low, to_middle);
-    Base::Page(queries, keys, values, tokens, rows, head_dim, from_middle, high);
+    Base::Page(queries, keys, values, tokens, page_tokens, rows, head_dim, low, to_middle);
+    Base::Page(queries, keys, values, tokens, page_tokens, rows, head_dim, from_middle, high);
   }
 };
 
