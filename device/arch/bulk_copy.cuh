@@ -20,6 +20,11 @@ struct BulkCopyPort {
         : "memory");
     return done != 0;
   }
+  static EVT_FN void ArriveMany(u32 barrier, u32 count) {
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0], %1; }" ::"r"(barrier),
+                 "r"(count)
+                 : "memory");
+  }
   static EVT_FN void FenceAfterBarrierInit() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

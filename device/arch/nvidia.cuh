@@ -54,11 +54,6 @@ EVT_FN void BarrierArrive(u32 barrier) {
   asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(barrier)
                : "memory");
 }
-EVT_FN void BarrierArriveMany(u32 barrier, u32 count) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0], %1; }" ::"r"(barrier),
-               "r"(count)
-               : "memory");
-}
 EVT_FN bool BarrierTest(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(

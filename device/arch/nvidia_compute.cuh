@@ -84,7 +84,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
     __syncwarp();
     const u32 count = first ? kComputeWarps - static_cast<u32>(sharers) + 1 : 1;
     if (Lane() == 0) {
-      BarrierArriveMany(
+      Port::ArriveMany(
           this->base + EmptyAt(lane, (taken[lane] + static_cast<u32>(ahead)) % kSlots), count);
     }
   }

@@ -16,6 +16,11 @@ struct Sm80 {
   static EVT_FN bool BarrierTry(u32 barrier, u32 parity) {
     return BarrierTest(barrier, parity);
   }
+  static EVT_FN void ArriveMany(u32 barrier, u32 count) {
+    // An arrival of several at once may not complete a phase here.
+    EVT_ROLLED
+    for (u32 i = 0; i < count; ++i) BarrierArrive(barrier);
+  }
   static EVT_FN void FenceAfterBarrierInit() {}
   static EVT_FN void FenceBeforeCopyFromGlobal() {}  // cp.async is no proxy of its own
   static EVT_FN void FenceAfterStores() {}
