@@ -110,6 +110,8 @@ const std::vector<Command>& Commands() {
              Real("--kv-gib", {"0", "1.5"}, {"1e7"}),
              {"--timeline", {"/no/such/folder/x"}, {""}}})},
       {"bench sync", "", {}},
+      {"cache list", "", {}},
+      {"cache clear", "", {}},
       {"stress",
        "--replay 'graph pages=1' --device sim",
        {{"--device", {}, {"", "gpu"}},
@@ -228,6 +230,9 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "bench decode" + model + "--batch 1,2 --timeline x",
               "bench decode" + model + "--device sim",
               "bench sync extra",
+              "cache",
+              "cache nonsense",
+              "cache list clear extra",
               "warmup" + model + "--cold --compare"}) {
     INFO(call);
     const Ran ran = Run(call);
