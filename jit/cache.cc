@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
+#include "absl/strings/match.h"
 #include "jit/sha256.h"
 
 namespace eventide {
@@ -21,13 +23,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Behind the payload: this word, then SHA-256 of the payload. Rewriting half a file, or any bit of
-// it, shows.
-constexpr absl::string_view kTrailerWord = "EVTCUBN1";
+// Behind the payload: this word, then SHA-256 of the key and the payload. Rewriting half a file, or
+// any bit of it, shows, and so does a file that was given another one's name.
+constexpr absl::string_view kTrailerWord = "EVTCUBN2";
 constexpr size_t kTrailerBytes = 8 + 32;
+constexpr const char* kEntryEnd = ".cubin";
+constexpr const char* kTemporaryEnd = ".tmp";
 
-std::string Trailer(absl::string_view payload) {
-  const std::array<uint8_t, 32> digest = Sha256::Of(payload);
+std::string Trailer(absl::string_view key, absl::string_view payload) {
+  Sha256 hash;
+  hash.UpdateField(key);
+  hash.UpdateField(payload);
+  const std::array<uint8_t, 32> digest = hash.Finish();
   std::string trailer(kTrailerWord);
   trailer.append(reinterpret_cast<const char*>(digest.data()), digest.size());
   return trailer;
@@ -35,7 +42,7 @@ std::string Trailer(absl::string_view payload) {
 
 enum class Found { kNo, kDamaged, kYes };
 
-Found ReadEntry(const std::string& path, std::string& payload) {
+Found ReadEntry(const std::string& path, const std::string& key, std::string& payload) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return Found::kNo;
   std::ostringstream bytes;
@@ -44,10 +51,12 @@ Found ReadEntry(const std::string& path, std::string& payload) {
   if (payload.size() < kTrailerBytes) return Found::kDamaged;
   const std::string trailer = payload.substr(payload.size() - kTrailerBytes);
   payload.resize(payload.size() - kTrailerBytes);
-  if (trailer != Trailer(payload)) return Found::kDamaged;
-  // Used now: what eviction goes by. Failing on a read-only folder is fine.
+  return trailer == Trailer(key, payload) ? Found::kYes : Found::kDamaged;
+}
+
+// As used now: what eviction goes by. Failing on a read-only folder is fine.
+void Touch(const std::string& path) {
   utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
-  return Found::kYes;
 }
 
 bool WriteAll(int file, absl::string_view bytes) {
@@ -61,12 +70,13 @@ bool WriteAll(int file, absl::string_view bytes) {
 }
 
 // Empty on success, otherwise why not. Readers see the old entry or the new one, never a part.
-std::string WriteEntry(const std::string& path, const std::string& payload) {
+std::string WriteEntry(const std::string& path, const std::string& key,
+                       const std::string& payload) {
   static std::atomic<int> serial = 0;
-  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".", serial++, ".tmp");
+  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".", serial++, kTemporaryEnd);
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) return absl::StrCat("cannot create ", temporary, ": ", std::strerror(errno));
-  bool ok = WriteAll(file, payload) && WriteAll(file, Trailer(payload)) && ::fsync(file) == 0;
+  bool ok = WriteAll(file, payload) && WriteAll(file, Trailer(key, payload)) && ::fsync(file) == 0;
   int error = errno;
   if (::close(file) != 0 && ok) {
     ok = false;
@@ -81,20 +91,29 @@ std::string WriteEntry(const std::string& path, const std::string& payload) {
   return absl::StrCat("cannot write ", path, ": ", std::strerror(error));
 }
 
-// A lock that the kernel takes back when its process dies. The file stays: deleting it would let a
-// third process lock another one of the same name.
+// A lock that the operating system takes back when its process dies. The file stays: deleting it
+// would let a third process lock another one of the same name. Waiting ends after `patience`:
+// whoever holds it may be stopped in a debugger.
 class FileLock {
  public:
-  explicit FileLock(const std::string& path) {
+  FileLock(const std::string& path, std::chrono::milliseconds patience) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (file_ < 0) {
       note_ = absl::StrCat("cannot open ", path, ": ", std::strerror(errno));
       return;
     }
-    while (::flock(file_, LOCK_EX) != 0) {
+    const auto start = std::chrono::steady_clock::now();
+    while (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
-      note_ = absl::StrCat("cannot lock ", path, ": ", std::strerror(errno));
-      return;
+      if (errno != EWOULDBLOCK) {
+        note_ = absl::StrCat("cannot lock ", path, ": ", std::strerror(errno));
+        return;
+      }
+      if (std::chrono::steady_clock::now() - start >= patience) {
+        note_ = absl::StrCat("another process has held ", path, " for too long");
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
   FileLock(const FileLock&) = delete;
@@ -107,6 +126,18 @@ class FileLock {
   int file_ = -1;
   std::string note_;
 };
+
+// What processes that died while they wrote this entry left: nobody else writes it while we hold
+// its lock.
+void RemoveOrphans(const std::string& folder, const std::string& key) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!absl::StartsWith(name, key) || !absl::EndsWith(name, kTemporaryEnd)) continue;
+    std::error_code ignored;
+    fs::remove(it->path(), ignored);
+  }
+}
 
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
@@ -132,7 +163,10 @@ absl::StatusOr<CacheEntry> KernelCache::GetOrMake(
     const std::string& key, const std::function<absl::StatusOr<std::string>()>& make) const {
   CacheEntry entry;
   const std::string path = EntryPath(key);
-  if (!folder_.empty() && ReadEntry(path, entry.payload) == Found::kYes) return entry;
+  if (!folder_.empty() && ReadEntry(path, key, entry.payload) == Found::kYes) {
+    Touch(path);
+    return entry;
+  }
 
   if (folder_.empty()) {
     entry.note = "kernels are not cached: set EVENTIDE_CACHE_DIR to a folder for them";
@@ -147,21 +181,72 @@ absl::StatusOr<CacheEntry> KernelCache::GetOrMake(
     return entry;
   }
   // Whoever holds the lock makes the entry; the others find it when they get here.
-  const FileLock lock(folder_ + "/lock-" + key.substr(0, 2));
-  const Found found = ReadEntry(path, entry.payload);
+  const FileLock lock(folder_ + "/lock-" + key.substr(0, 2), patience_);
+  const Found found = ReadEntry(path, key, entry.payload);
   if (found == Found::kYes) {
+    Touch(path);
     entry.made = false;
     return entry;
   }
   if (found == Found::kDamaged) entry.note = absl::StrCat("replaced a damaged entry: ", path);
   ASSIGN_OR_RETURN(entry.payload, make());
-  const std::string problem = !lock.note().empty() ? lock.note() : WriteEntry(path, entry.payload);
+  if (lock.note().empty()) RemoveOrphans(folder_, key);
+  const std::string problem =
+      !lock.note().empty() ? lock.note() : WriteEntry(path, key, entry.payload);
   if (!problem.empty()) {
     entry.note = problem;
   } else {
     Evict(kMaxBytes);
   }
   return entry;
+}
+
+absl::StatusOr<std::vector<CacheItem>> KernelCache::List() const {
+  std::vector<CacheItem> items;
+  std::error_code error;
+  fs::directory_iterator it(folder_, error);
+  if (error == std::errc::no_such_file_or_directory) return items;
+  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != kEntryEnd) continue;
+    CacheItem item;
+    item.key = it->path().stem().string();
+    std::error_code gone;  // evicted meanwhile
+    item.bytes = static_cast<int64_t>(it->file_size(gone));
+    const auto idle = fs::file_time_type::clock::now() - it->last_write_time(gone);
+    if (gone) continue;
+    item.idle_seconds = std::chrono::duration<double>(idle).count();
+    std::string payload;
+    item.damaged = ReadEntry(it->path().string(), item.key, payload) == Found::kDamaged;
+    items.push_back(std::move(item));
+  }
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("cannot list ", folder_, ": ", error.message()));
+  }
+  std::sort(items.begin(), items.end(),
+            [](const CacheItem& a, const CacheItem& b) { return a.idle_seconds < b.idle_seconds; });
+  return items;
+}
+
+absl::StatusOr<int> KernelCache::Clear() const {
+  int removed = 0;
+  std::error_code error;
+  fs::directory_iterator it(folder_, error);
+  if (error == std::errc::no_such_file_or_directory) return removed;
+  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
+    // Locks stay: see FileLock.
+    const std::string extension = it->path().extension();
+    if (extension != kEntryEnd && extension != kTemporaryEnd) continue;
+    std::error_code failed;
+    removed += fs::remove(it->path(), failed);
+    if (failed) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot remove ", it->path().string(), ": ", failed.message()));
+    }
+  }
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("cannot list ", folder_, ": ", error.message()));
+  }
+  return removed;
 }
 
 void KernelCache::Evict(int64_t max_bytes) const {
@@ -175,18 +260,18 @@ void KernelCache::Evict(int64_t max_bytes) const {
   std::error_code error;
   for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
     const std::string extension = it->path().extension();
-    if (extension != ".cubin" && extension != ".tmp") continue;
+    if (extension != kEntryEnd && extension != kTemporaryEnd) continue;
     std::error_code ignored;
     const Item item{it->last_write_time(ignored), static_cast<int64_t>(it->file_size(ignored)),
                     it->path()};
     if (ignored) continue;
     // Left behind by a process that died while writing.
     const auto age = fs::file_time_type::clock::now() - item.used;
-    if (extension == ".tmp" && age > std::chrono::hours(1)) {
+    if (extension == kTemporaryEnd && age > std::chrono::hours(1)) {
       fs::remove(item.path, ignored);
       continue;
     }
-    if (extension == ".tmp") continue;
+    if (extension == kTemporaryEnd) continue;
     total += item.bytes;
     items.push_back(item);
   }

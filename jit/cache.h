@@ -1,8 +1,10 @@
 // A folder of compiled kernels, named by what they were made from. Safe under racing processes: one
-// makes an entry while the others wait for it. A damaged entry is detected and made again. A folder
-// that cannot be used (read-only, full) never fails a run: entries are then made and not kept.
+// makes an entry while the others wait for it, for a while. An entry that is damaged, or is another
+// one's under this one's name, is detected and made again. A folder that cannot be used (read-only,
+// full) never fails a run: entries are then made and not kept.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,10 +19,22 @@ struct CacheEntry {
   std::string note;   // why it was not kept, or that a damaged one was replaced; usually empty
 };
 
+// What `eventide cache list` shows of an entry.
+struct CacheItem {
+  std::string key;
+  int64_t bytes = 0;
+  double idle_seconds = 0;  // since it was last used
+  bool damaged = false;
+};
+
 class KernelCache {
  public:
+  // How long a process waits for another one that makes the same entry; then it makes its own.
+  static constexpr std::chrono::milliseconds kPatience{120'000};
+
   // `folder` is made when it is needed.
-  explicit KernelCache(std::string folder) : folder_(std::move(folder)) {}
+  explicit KernelCache(std::string folder, std::chrono::milliseconds patience = kPatience)
+      : folder_(std::move(folder)), patience_(patience) {}
 
   // $EVENTIDE_CACHE_DIR, else $XDG_CACHE_HOME/eventide, else ~/.cache/eventide; an empty name (no
   // caching) when none of these is set.
@@ -33,6 +47,12 @@ class KernelCache {
   absl::StatusOr<CacheEntry> GetOrMake(
       const std::string& key, const std::function<absl::StatusOr<std::string>()>& make) const;
 
+  // All entries, those used last first. A folder that is not there is empty.
+  absl::StatusOr<std::vector<CacheItem>> List() const;
+  // Removes all entries and what dying processes left: how many files. Whoever runs a kernel has
+  // loaded it and does not notice; who is about to make one makes it anew.
+  absl::StatusOr<int> Clear() const;
+
   // Where an entry is, for tests and messages.
   std::string EntryPath(const std::string& key) const { return folder_ + "/" + key + ".cubin"; }
 
@@ -42,6 +62,7 @@ class KernelCache {
 
  private:
   std::string folder_;
+  std::chrono::milliseconds patience_;
 };
 
 }  // namespace eventide

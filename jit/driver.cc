@@ -5,6 +5,8 @@
 namespace eventide {
 namespace {
 
+constexpr int kOldestVersion = 12000;  // as DriverGetVersion says it: the first with sm_90a kernels
+
 // What a person can do about the errors that people meet.
 const char* Advice(int result) {
   switch (result) {
@@ -104,6 +106,12 @@ absl::StatusOr<const CudaDriver*> CudaDriver::Load() {
   RETURN_IF_ERROR(driver->Check(driver->Init(0), "initialising the CUDA driver"));
   RETURN_IF_ERROR(driver->Check(driver->DriverGetVersion(&driver->version_),
                                 "asking the CUDA driver for its version"));
+  if (driver->version_ < kOldestVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the NVIDIA driver on this machine is of CUDA ", driver->version_ / 1000, ".",
+                     driver->version_ % 1000 / 10, "; Eventide needs ", kOldestVersion / 1000, ".",
+                     kOldestVersion % 1000 / 10, " or newer: update it"));
+  }
   return driver;
 }
 

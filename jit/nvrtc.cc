@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "jit/cubin.h"
 
@@ -145,8 +146,8 @@ absl::StatusOr<const Nvrtc*> Nvrtc::Load() {
   }
   if (library == nullptr) {
     if (chosen != nullptr) {
-      return absl::NotFoundError(
-          absl::StrCat("EVENTIDE_NVRTC: cannot load ", chosen, ": ", last_error));
+      return absl::NotFoundError(absl::StrCat("EVENTIDE_NVRTC: cannot load ", chosen, ": ",
+                                              last_error, "; ", kInstallHint));
     }
     return absl::NotFoundError(absl::StrCat(
         "no NVRTC found, which compiles kernels: ", kInstallHint, " (", last_error, ")"));
@@ -169,7 +170,9 @@ absl::StatusOr<const Nvrtc*> Nvrtc::Load() {
   return nvrtc;
 }
 
-uint64_t Nvrtc::Runs() { return runs.load(std::memory_order_relaxed); }
+uint64_t Nvrtc::Runs() {
+  return runs.load(std::memory_order_relaxed);
+}
 
 std::vector<std::string> Nvrtc::Options(const GpuArch& arch) const {
   std::vector<std::string> options = {absl::StrCat("--gpu-architecture=", arch.name), "--std=c++20",
@@ -212,6 +215,10 @@ absl::StatusOr<Compiled> Nvrtc::Compile(const std::string& source,
       WithoutFinalZero(handle.Read(functions_->GetProgramLogSize, functions_->GetProgramLog));
   if (result != 0) {
     absl::Status status = check(result, absl::StrCat("compiling for ", arch.name).c_str());
+    if (absl::StrContains(compiled.log, "--gpu-architecture")) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          status.message(), "; it does not know this GPU: a newer one is needed; ", kInstallHint));
+    }
     return absl::Status(status.code(), absl::StrCat(status.message(), "\n", compiled.log));
   }
   compiled.cubin = handle.Read(functions_->GetCUBINSize, functions_->GetCUBIN);

@@ -106,14 +106,17 @@ absl::Status WriteShard(const WeightSource& source, DType dtype, const std::stri
   return file.Commit();
 }
 
-absl::Status PrepareFolder(const std::string& folder) {
+absl::Status PrepareFolder(const std::string& folder, const ExportOptions& options) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot create folder ", folder, ": ", error.message()));
   }
-  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
+  std::vector<std::string> names = {"config.json", "model.safetensors",
+                                    "model.safetensors.index.json"};
+  for (const ExportFile& file : options.files) names.push_back(file.name);
+  for (const std::string& name : names) {
     if (fs::exists(fs::path(folder) / name, error)) {
       return absl::AlreadyExistsError(
           absl::StrCat(folder, " already holds a model (", name, "); choose another folder"));
@@ -130,7 +133,7 @@ absl::Status ExportHuggingFace(const WeightSource& source, DType dtype, const st
     return absl::InvalidArgumentError(absl::StrCat("cannot export as ", DTypeName(dtype)));
   }
   RETURN_IF_ERROR(CheckComplete(source));
-  RETURN_IF_ERROR(PrepareFolder(folder));
+  RETURN_IF_ERROR(PrepareFolder(folder, options));
   int64_t total = 0, done = 0;
   std::vector<Shard> shards =
       Split(ExpectedTensors(source.config()), dtype, options.max_shard_bytes, &total);
@@ -149,6 +152,9 @@ absl::Status ExportHuggingFace(const WeightSource& source, DType dtype, const st
   }
   if (shards.size() > 1) {
     RETURN_IF_ERROR(WriteText(folder + "/model.safetensors.index.json", index.dump(2) + "\n"));
+  }
+  for (const ExportFile& file : options.files) {
+    RETURN_IF_ERROR(WriteText(folder + "/" + file.name, file.content));
   }
   return WriteText(folder + "/config.json", HfConfigJson(source.config(), dtype));
 }

@@ -10,7 +10,7 @@ bool CudaAvailable(std::string* why) {
   if (!driver.ok()) {
     *why = std::string(driver.status().message());
   } else if ((*driver)->DeviceGetCount(&count) != 0 || count == 0) {
-    *why = "no GPU is visible";
+    *why = "no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES";
   }
   return count > 0;
 }

@@ -10,6 +10,7 @@
 #include "jit/codegen.h"
 #include "jit/driver.h"
 #include "runtime/cuda_abort.h"
+#include "runtime/cuda_checks.h"
 #include "runtime/cuda_device.h"
 #include "runtime/cuda_memory.h"
 #include "runtime/cuda_packer.h"
@@ -49,6 +50,8 @@ class CudaExecutorImpl : public CudaExecutor {
     timeout_ns_ = options.timeout_ns;
     time_steps_ = options.time_steps;
     RETURN_IF_ERROR(InPhase(options.phases, "device", [&] { return OpenDevice(options.device); }));
+    RETURN_IF_ERROR(CheckMemoryFits(*driver_, *program_, report_.gpu));
+    RETURN_IF_ERROR(InPhase(options.phases, "nvrtc", [&] { return CheckCompilerFits(*driver_); }));
     RETURN_IF_ERROR(LoadKernel(options));
     const PhaseSpan span(options.phases, "kv_alloc");
     RETURN_IF_ERROR(Allocate(options));

@@ -124,16 +124,19 @@ class Planner {
   // Rule 2. The blocks of those who may join are set aside one after the other.
   void OfferJoining() {
     uint64_t left = free_;
-    for (size_t i = 0; i < waiting_.size() && i < slots_ && budget_ > 0; ++i) {
+    uint64_t joining = 0;
+    for (size_t i = 0; i < waiting_.size() && joining < slots_ && budget_ > 0; ++i) {
       const WaitingView& w = waiting_[i];
       EVT_CHECK(i == 0 || waiting_[i - 1].order < w.order);
       EVT_CHECK(w.cached_tokens < w.tokens && w.tokens < w.max_length);
+      if (w.held) continue;
       const uint64_t needed = JoiningBlocks(w, limits_);
       const uint64_t remaining = w.tokens - w.cached_tokens;
       // Steps until its prefill is done, with half of the budget, and a block is full.
       const uint64_t steps = CeilDiv(remaining, CeilDiv(budget_, 2)) + limits_.block_size;
       if (needed + RunningGrowth(steps) + JoiningGrowth(i, steps) > left) return;
       left -= needed;
+      ++joining;
       const PlannedRow row = {.index = i, .admitted = true, .new_blocks = needed - w.idle_blocks};
       prefills_.push_back({row, w.order, remaining});
     }
@@ -159,6 +162,7 @@ class Planner {
   uint64_t JoiningGrowth(size_t count, uint64_t steps) const {
     uint64_t growth = 0;
     for (const WaitingView& w : waiting_.first(count)) {
+      if (w.held) continue;
       growth += BlocksFor(w.tokens + steps * most_tokens_, w.max_length, limits_.block_size) -
                 BlocksFor(w.tokens + most_tokens_, w.max_length, limits_.block_size);
     }

@@ -2,32 +2,31 @@
 // queues and the free KV blocks.
 //
 // Rules, in this order:
-// 1. Decode rows, oldest request first ("older": lower priority value, then earlier arrival). A row
-//    that needs a KV block when none is free preempts the youngest requests, never an older one; a
-//    row that cannot get its blocks stalls, and then no younger row and no new request takes a free
-//    block before it.
-// 2. Requests without a slot may join, strictly in order, as far as slots and blocks go: the first
-// one
-//    that does not fit keeps all behind it out. One fits if the pool holds, beside all blocks that
-//    its prefill and first generated token need, what everybody running can grow by until that
-//    prefill is done and a block has been filled after it: so it is not preempted before its work
-//    has paid. Nobody joins in a step that preempts or stalls, or while a preempted request is on
-//    its way back.
-// 3. What decode rows leave of the token budget is for prefill chunks, of running requests and of
-// those
-//    that may join. Half of it (rounded up) belongs to the oldest. The other half goes to those of
-//    the same priority that have fewer tokens left than the oldest, fewest first; then the oldest
-//    takes what it can use, and then the others by priority and tokens left. A request that may
-//    join and gets no tokens does not join yet.
+// 1. Decode rows, oldest request first ("older": lower priority value, then earlier arrival). A
+//    row that needs a KV block when none is free preempts the youngest requests, never an older
+//    one; a row that cannot get its blocks stalls, and then no younger row and no new request
+//    takes a free block before it.
+// 2. Requests without a slot may join, strictly in order, as far as slots and blocks go: the
+//    first one that does not fit keeps all behind it out. One fits if the pool holds, beside all
+//    blocks that its prefill and first generated token need, what everybody running can grow by
+//    until that prefill is done and a block has been filled after it: so it is not preempted
+//    before its work has paid. Nobody joins in a step that preempts or stalls, or while a
+//    preempted request is on its way back. A request that is held (somebody before it prefills
+//    most of what it needs, the engine knows) does not join yet and keeps nobody out.
+// 3. What decode rows leave of the token budget is for prefill chunks, of running requests and
+//    of those that may join. Half of it (rounded up) belongs to the oldest. The other half goes
+//    to those of the same priority that have fewer tokens left than the oldest, fewest first;
+//    then the oldest takes what it can use, and then the others by priority and tokens left. A
+//    request that may join and gets no tokens does not join yet.
 //
-// Fairness: a short prompt beside a giant one waits for shorter ones only, the giant takes at most
-// twice as many steps as alone, and prompts of equal length are served in order, as if there was no
-// rule.
+// Fairness: a short prompt beside a giant one waits for shorter ones only, the giant takes at
+// most twice as many steps as alone, and prompts of equal length are served in order, as if
+// there was no rule.
 //
-// Progress: the oldest running request can preempt all others and fits the pool alone (checked when
-// it was added), so it always gets its row once the steps in flight have retired. The oldest
-// prefill gets tokens whenever decode rows leave any. The head of the queue waits only for requests
-// that are running: with none, it fits.
+// Progress: the oldest running request can preempt all others and fits the pool alone (checked
+// when it was added), so it always gets its row once the steps in flight have retired. The
+// oldest prefill gets tokens whenever decode rows leave any. The head of the queue waits only
+// for requests that are running: with none, it fits and is not held.
 #pragma once
 
 #include <cstddef>
@@ -59,6 +58,7 @@ struct WaitingView {
   uint64_t cached_tokens = 0;
   uint64_t idle_blocks = 0;  // of the cached blocks: counted in free_blocks until it joins
   uint64_t max_length = 0;   // the request ends when it has so many tokens
+  bool held = false;         // somebody before it is about to publish most of what it needs
 };
 
 // A request that has a slot.

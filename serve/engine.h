@@ -104,6 +104,10 @@ class Engine {
 
   // engine_submit.cc: plan → rows → runner
   std::vector<WaitingView> WaitingViews();
+  // The first request of which each next block of a prompt is coming, by its key.
+  using Coming = absl::flat_hash_map<uint64_t, const Entry*>;
+  Coming PromptsInPrefill() const;
+  bool IsHeld(const Entry& entry, Coming* coming) const;
   BatchPlan Plan();
   // Whether anything changed: a step submitted, a request preempted or ended.
   bool SubmitNext();

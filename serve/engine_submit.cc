@@ -7,13 +7,41 @@
 
 namespace eventide {
 
+Engine::Coming Engine::PromptsInPrefill() const {
+  Coming coming;
+  if (!options_.prefix_cache.enabled) return coming;
+  for (const auto& entry : running_) {
+    const uint64_t next = (entry->kv.published + 1) * limits_.block_size;
+    if (entry->leaving || entry->kv.diverged || next > entry->prefill_target) continue;
+    coming.try_emplace(cache_.NextKey(entry->kv, entry->history), entry.get());
+  }
+  return coming;
+}
+
+// Whether somebody before this request prefills at least half of what it still needs: then waiting
+// for that costs less than computing it twice. If not, others may wait for this one.
+bool Engine::IsHeld(const Entry& entry, Coming* coming) const {
+  const uint64_t known = entry.match.blocks * limits_.block_size;
+  const uint64_t needed = entry.history.size() - known;
+  if (!options_.prefix_cache.enabled || needed <= limits_.block_size) return false;
+  const auto [it, first] = coming->try_emplace(cache_.NextKey(entry.match, entry.history), &entry);
+  // Never behind a younger one, which may have to wait itself.
+  if (first || entry.order < it->second->order) return false;
+  const auto mine = std::span(entry.history).subspan(known);
+  const auto others = std::span(it->second->history).subspan(known);
+  const auto common = static_cast<uint64_t>(std::ranges::mismatch(mine, others).in1 - mine.begin());
+  return 2 * (common / limits_.block_size * limits_.block_size) >= needed;
+}
+
 // Those of the queue who may join, as far as slots and blocks can go: looking up prefixes costs
 // time.
 std::vector<WaitingView> Engine::WaitingViews() {
   std::vector<WaitingView> views;
-  uint64_t blocks = 0;
+  Coming coming = PromptsInPrefill();
+  uint64_t blocks = 0, slots = 0;
   for (const auto& [order, entry] : waiting_) {
-    if (views.size() == free_slots_.size() || blocks > cache_.available_blocks()) break;
+    if (slots == free_slots_.size() || blocks > cache_.available_blocks()) break;
+    if (views.size() == limits_.max_num_seqs) break;
     // At least one token is computed: its logits are needed.
     const uint64_t most = (entry->history.size() - 1) / limits_.block_size;
     cache_.Find(entry->history, most, &entry->match);
@@ -21,8 +49,11 @@ std::vector<WaitingView> Engine::WaitingViews() {
                      .tokens = entry->history.size(),
                      .cached_tokens = entry->match.blocks * limits_.block_size,
                      .idle_blocks = cache_.IdleBlocks(entry->match),
-                     .max_length = entry->max_length});
+                     .max_length = entry->max_length,
+                     .held = IsHeld(*entry, &coming)});
+    if (views.back().held) continue;
     blocks += JoiningBlocks(views.back(), limits_);
+    ++slots;
   }
   return views;
 }
@@ -73,7 +104,7 @@ std::unique_ptr<Engine::Flight> Engine::BuildFlight(const BatchPlan& plan) {
   // The plan's indices hold until the first preemption or admission: look all of them up before.
   std::vector<Entry*> waiting;
   for (const auto& [order, entry] : waiting_) {
-    if (waiting.size() == free_slots_.size()) break;
+    if (waiting.size() == limits_.max_num_seqs) break;
     waiting.push_back(entry.get());
   }
   std::vector<Entry*> entries;

@@ -74,6 +74,20 @@ uint64_t PrefixCache::IdleBlocks(const PrefixMatch& match) const {
   return idle;
 }
 
+uint64_t PrefixCache::KeyBehind(uint32_t node, std::span<const TokenId> block) const {
+  uint64_t key = nodes_[node].serial;  // no other node ever has it
+  for (TokenId token : block) key = CombineHash(key, static_cast<uint64_t>(token));
+  return key;
+}
+
+uint64_t PrefixCache::NextKey(const PrefixMatch& match, std::span<const TokenId> tokens) const {
+  return KeyBehind(match.node, BlockTokens(tokens, match.blocks));
+}
+
+uint64_t PrefixCache::NextKey(const KvTable& table, std::span<const TokenId> tokens) const {
+  return KeyBehind(Tip(table), BlockTokens(tokens, table.published));
+}
+
 void PrefixCache::Share(const PrefixMatch& match, KvTable* table) {
   EVT_CHECK(table->blocks.empty() && nodes_[match.node].serial == match.serial);
   table->blocks.resize(match.blocks);

@@ -67,6 +67,11 @@ class PrefixCache {
   void Find(std::span<const TokenId> tokens, uint64_t most_blocks, PrefixMatch* match) const;
   // Of a match that Find has just made: the blocks that would no longer be available once shared.
   uint64_t IdleBlocks(const PrefixMatch& match) const;
+  // A hash of what follows a match, or a table's published blocks, in `tokens`: the next full
+  // block, behind what precedes it. Equal for two sequences that would publish, or find, the same
+  // block next.
+  uint64_t NextKey(const PrefixMatch& match, std::span<const TokenId> tokens) const;
+  uint64_t NextKey(const KvTable& table, std::span<const TokenId> tokens) const;
   // Begins an empty table with the blocks of a match; nothing was allocated since Find.
   void Share(const PrefixMatch& match, KvTable* table);
 
@@ -106,6 +111,7 @@ class PrefixCache {
   std::span<const TokenId> BlockTokens(std::span<const TokenId> tokens, uint64_t block) const {
     return tokens.subspan(block * block_size(), block_size());
   }
+  uint64_t KeyBehind(uint32_t node, std::span<const TokenId> block) const;
   uint64_t HashOf(uint32_t parent, std::span<const TokenId> tokens) const;
   uint32_t FindChild(uint32_t parent, std::span<const TokenId> tokens) const;
   uint32_t AddChild(uint32_t parent, std::span<const TokenId> tokens, BlockId block);

@@ -45,8 +45,7 @@ absl::StatusOr<Bpe> ByteLevelModel(BytePairVocab* vocab) {
   }
   BpeOptions options;
   options.byte_level = true;
-  options.ignore_merges =
-      vocab->pre == "llama-bpe" || vocab->pre == "llama3" || vocab->pre == "llama-v3";
+  options.ignore_merges = ByteLevelIgnoresMerges(vocab->pre);
   return Bpe::FromMerges(std::move(vocab->tokens), merges, options);
 }
 
@@ -77,6 +76,10 @@ void ListAddedTokens(const BytePairVocab& vocab, BpeTokenizerParts* parts) {
 
 }  // namespace
 
+bool ByteLevelIgnoresMerges(absl::string_view pre) {
+  return pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromParts(BytePairVocab vocab) {
   RETURN_IF_ERROR(CheckSizes(vocab));
   BpeTokenizerParts parts;
@@ -88,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromParts(BytePairVocab voca
     // GGUF does not record normalisers; this family's own tokenizer.json has NFC.
     if (vocab.pre == "qwen2") parts.normalizer.AddForm(UnicodeForm::kNfc);
     ASSIGN_OR_RETURN(parts.bpe, ByteLevelModel(&vocab));
-    add_bos = vocab.pre == "llama-bpe" || vocab.pre == "llama3" || vocab.pre == "llama-v3";
+    add_bos = ByteLevelIgnoresMerges(vocab.pre);  // the same family
   } else if (vocab.model == "llama") {
     const bool prefix = vocab.add_space_prefix.value_or(true);
     if (prefix) parts.normalizer.AddPrepend(std::string(kSpaceMark));

@@ -37,6 +37,9 @@ struct BytePairVocab {
   std::optional<bool> add_space_prefix;  // of "llama"; absent: true
 };
 
+// Whether pieces that are tokens are taken whole, by the name of the pre-tokenizer.
+bool ByteLevelIgnoresMerges(absl::string_view pre);
+
 // Control tokens are special and user-defined ones are added; both are found in text.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromParts(BytePairVocab vocab);
 

@@ -1,11 +1,15 @@
 #include "text/hf_json.h"
 
+#include <filesystem>
+#include <fstream>
+
 #include "core/status.h"
 
 namespace eventide {
 namespace {
 
 constexpr int kMaxDepth = 8;
+constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
 
 absl::Status Unsupported(absl::string_view part, absl::string_view what) {
   return absl::UnimplementedError(absl::StrCat(part, " '", what, "' is not supported"));
@@ -105,6 +109,22 @@ absl::Status AppendTemplateIds(const Json& piece, const Json& post, std::vector<
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> ReadTokenizerFile(const std::string& path) {
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error) return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
+  if (bytes > kMaxFileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is larger than ", kMaxFileBytes >> 20,
+                                                   " MiB, too large for a tokenizer"));
+  }
+  std::string text(static_cast<size_t>(bytes), '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(text.data(), static_cast<std::streamsize>(bytes))) {
+    return absl::NotFoundError(absl::StrCat(path, " could not be read"));
+  }
+  return text;
+}
 
 absl::StatusOr<int32_t> HfTokenId(const Json& value, int64_t limit) {
   const auto* number = value.get_ptr<const int64_t*>();

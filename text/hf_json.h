@@ -10,6 +10,9 @@ namespace eventide {
 
 using Json = nlohmann::json;
 
+// The text of one of the files around a tokenizer.
+absl::StatusOr<std::string> ReadTokenizerFile(const std::string& path);
+
 // An integer within [0, limit).
 absl::StatusOr<int32_t> HfTokenId(const Json& value, int64_t limit);
 

@@ -12,24 +12,7 @@
 namespace eventide {
 namespace {
 
-constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
 constexpr size_t kMaxMergeBytes = 4096;
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error) return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
-  if (bytes > kMaxFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is larger than ", kMaxFileBytes >> 20,
-                                                   " MiB, too large for a tokenizer"));
-  }
-  std::string text(static_cast<size_t>(bytes), '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(text.data(), static_cast<std::streamsize>(bytes))) {
-    return absl::NotFoundError(absl::StrCat(path, " could not be read"));
-  }
-  return text;
-}
 
 absl::StatusOr<std::vector<std::string>> ReadVocabulary(const Json& model) {
   const Json* vocabulary = JsonFind(model, "vocab");
@@ -214,7 +197,7 @@ absl::StatusOr<HfTokenizerOptions> ReadOptions(const std::filesystem::path& fold
   auto read = [&](const char* name) -> absl::StatusOr<Json> {
     const std::filesystem::path path = folder / name;
     if (!std::filesystem::exists(path, error)) return Json::object();
-    ASSIGN_OR_RETURN(std::string text, ReadFile(path.string()));
+    ASSIGN_OR_RETURN(std::string text, ReadTokenizerFile(path.string()));
     return ParseJsonObject(text, path.string());
   };
   ASSIGN_OR_RETURN(const Json config, read("tokenizer_config.json"));
@@ -253,7 +236,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromHfPath(const std::string
   std::filesystem::path file = path;
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) file /= "tokenizer.json";
-  ASSIGN_OR_RETURN(std::string json, ReadFile(file.string()));
+  ASSIGN_OR_RETURN(std::string json, ReadTokenizerFile(file.string()));
   absl::StatusOr<HfTokenizerOptions> options = ReadOptions(file.parent_path());
   if (!options.ok()) return Named(path, options.status());
   return TokenizerFromHfJson(json, file.string(), *options);

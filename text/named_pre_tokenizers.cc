@@ -35,21 +35,29 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
-absl::StatusOr<PreTokenizer> PreTokenizerNamed(absl::string_view name) {
+absl::StatusOr<std::vector<std::string>> PreTokenizerPatterns(absl::string_view name) {
   std::string known;
   for (const Row& row : kRows) {
     absl::StrAppend(&known, known.empty() ? "" : ", ", row.name);
     if (name != row.name) continue;
-    PreTokenizer pre;
+    std::vector<std::string> patterns;
     for (const char* pattern : row.patterns) {
-      if (pattern == nullptr) continue;
-      ASSIGN_OR_RETURN(Regex regex, Regex::Compile(pattern));
-      pre.AddSplit(std::move(regex), PreTokenizer::Keep::kIsolated);
+      if (pattern != nullptr) patterns.push_back(pattern);
     }
-    return pre;
+    return patterns;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("pre-tokenizer '", name, "' is not known; known are: ", known));
+}
+
+absl::StatusOr<PreTokenizer> PreTokenizerNamed(absl::string_view name) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> patterns, PreTokenizerPatterns(name));
+  PreTokenizer pre;
+  for (const std::string& pattern : patterns) {
+    ASSIGN_OR_RETURN(Regex regex, Regex::Compile(pattern));
+    pre.AddSplit(std::move(regex), PreTokenizer::Keep::kIsolated);
+  }
+  return pre;
 }
 
 }  // namespace eventide

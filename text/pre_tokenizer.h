@@ -64,5 +64,8 @@ class PreTokenizer {
 // The pre-tokenizers that GGUF files name ("gpt-2", "smollm", "llama-bpe", "qwen2", "default",
 // ...); an unknown name is an error that lists the known ones.
 absl::StatusOr<PreTokenizer> PreTokenizerNamed(absl::string_view name);
+// The regular expressions of such a name, in the order in which they cut; matches are pieces, and
+// so is what lies between them.
+absl::StatusOr<std::vector<std::string>> PreTokenizerPatterns(absl::string_view name);
 
 }  // namespace eventide

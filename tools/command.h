@@ -23,6 +23,7 @@ CommandBody AddExport(CLI::App* app);
 CommandBody AddInspect(CLI::App* app);
 CommandBody AddBench(CLI::App* app);
 CommandBody AddWarmup(CLI::App* app);
+CommandBody AddCache(CLI::App* app);
 CommandBody AddStress(CLI::App* app);
 
 // An error in how the command was called: exit code 2.

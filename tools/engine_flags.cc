@@ -159,21 +159,21 @@ absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const Open
   return limits;
 }
 
+std::string TokenizerPath(const EngineFlags& flags, const ModelConfig& config) {
+  if (!flags.tokenizer.empty()) return flags.tokenizer;
+  if (absl::StartsWith(flags.model, "random:")) return "";
+  if (FileEnding(flags.model) == ".bin") return Llama2cTokenizerBeside(flags.model, config.vocab);
+  std::error_code error;
+  const std::filesystem::path model = flags.model;
+  const bool folder = std::filesystem::is_directory(model, error);
+  if (folder && !std::filesystem::exists(model / "tokenizer.json", error)) return "";
+  return flags.model;
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const EngineFlags& flags,
                                                          const ModelConfig& config) {
-  std::string path = flags.tokenizer;
-  const bool asked = !path.empty();
-  if (!asked) {
-    if (absl::StartsWith(flags.model, "random:")) return nullptr;
-    path = flags.model;
-    if (FileEnding(path) == ".bin") path = Llama2cTokenizerBeside(path, config.vocab);
-    if (path.empty()) return nullptr;
-    std::error_code error;
-    if (std::filesystem::is_directory(path, error) &&
-        !std::filesystem::exists(std::filesystem::path(path) / "tokenizer.json", error)) {
-      return nullptr;
-    }
-  }
+  const std::string path = TokenizerPath(flags, config);
+  if (path.empty()) return nullptr;
   if (FileEnding(path) == ".gguf") {
     ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
     return TokenizerFromGguf(*file);

@@ -54,6 +54,8 @@ absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const Open
 
 // Of the model, or the file that --tokenizer names. Null where there is none and none was asked
 // for.
+// Where OpenTokenizer looks; empty: nowhere.
+std::string TokenizerPath(const EngineFlags& flags, const ModelConfig& config);
 absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const EngineFlags& flags,
                                                          const ModelConfig& config);
 

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "text/chat_template.h"
 #include "tools/engine_flags.h"
 #include "tools/flags.h"
 #include "tools/interrupt.h"
@@ -12,8 +13,8 @@ namespace {
 
 struct GenerateFlags {
   EngineFlags engine;
-  std::string prompt, tokens;
-  bool has_prompt = false, has_tokens = false;
+  std::string prompt, tokens, system;
+  bool has_prompt = false, has_tokens = false, has_system = false, chat = false;
   SamplingParams sampling;
 };
 
@@ -23,8 +24,16 @@ absl::StatusOr<std::vector<TokenId>> PromptTokens(const GenerateFlags& flags,
   if (opened.tokenizer == nullptr) {
     return UsageError("this model has no tokenizer: give --tokens, or --tokenizer FILE");
   }
+  std::string prompt = flags.prompt;
+  if (flags.chat) {
+    ASSIGN_OR_RETURN(const std::string jinja,
+                     ReadChatTemplate(TokenizerPath(flags.engine, opened.config)));
+    ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Parse(jinja));
+    prompt = chat.Ask(flags.prompt, flags.has_system ? std::optional(flags.system) : std::nullopt);
+  }
+  // A template says itself what stands at the beginning.
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
-                   opened.tokenizer->Encode(flags.prompt, /*add_special_bos=*/true));
+                   opened.tokenizer->Encode(prompt, /*add_special_bos=*/!flags.chat));
   if (tokens.empty()) return UsageError("the prompt has no tokens: give --prompt some text");
   return tokens;
 }
@@ -59,6 +68,8 @@ absl::Status CheckFlags(const GenerateFlags& flags) {
   if (flags.has_prompt == flags.has_tokens) {
     return UsageError("give either --prompt TEXT or --tokens IDS");
   }
+  if (flags.chat && !flags.has_prompt) return UsageError("--chat asks a --prompt, not --tokens");
+  if (flags.has_system && !flags.chat) return UsageError("--system is of --chat");
   const SamplingParams& s = flags.sampling;
   if (s.temperature == 0 && (s.top_k != 0 || s.top_p != 1)) {
     return UsageError("--top-k and --top-p change nothing at temperature 0: give --temperature");
@@ -113,6 +124,8 @@ absl::Status RunGenerate(GenerateFlags& flags) {
   request.sampling = flags.sampling;
   if (opened->tokenizer != nullptr && !flags.sampling.ignore_eos) {
     for (int32_t id : opened->tokenizer->eos_ids()) request.sampling.stop_token_ids.push_back(id);
+    const std::optional<int32_t> turn_end = opened->tokenizer->TokenId(kChatTurnEnd);
+    if (flags.chat && turn_end) request.sampling.stop_token_ids.push_back(*turn_end);
   }
   const bool json = flags.engine.json;
   Generated g;
@@ -131,6 +144,11 @@ CommandBody AddGenerate(CLI::App* app) {
   CLI::Option* prompt = app->add_option("--prompt,-p", flags->prompt, "Text to continue");
   CLI::Option* tokens =
       app->add_option("--tokens", flags->tokens, "Token ids to continue, such as 1,2,3");
+  app->add_flag("--chat", flags->chat,
+                "The prompt is a question: put it as the checkpoint's chat template does (ChatML "
+                "templates are known)");
+  CLI::Option* system =
+      app->add_option("--system", flags->system, "Of --chat: instead of the template's own");
   SamplingParams& s = flags->sampling;
   s.temperature = 0;
   app->add_option("--max-tokens,-n", s.max_tokens, "Tokens to generate at most")
@@ -150,6 +168,7 @@ CommandBody AddGenerate(CLI::App* app) {
   return [=] {
     flags->has_prompt = prompt->count() > 0;
     flags->has_tokens = tokens->count() > 0;
+    flags->has_system = system->count() > 0;
     return RunGenerate(*flags);
   };
 }

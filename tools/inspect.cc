@@ -95,14 +95,19 @@ absl::Status ShowSource(const Program& program, const GpuArch& arch, const Inspe
   return PrintJson({{"arch", arch.name}, {"source", source}});
 }
 
+// A compiler takes seconds for each: on a terminal a bar tells which one, and text comes as it is
+// known.
 absl::Status ShowKernels(const Program& program, const std::vector<const GpuArch*>& archs,
-                         const InspectFlags& flags) {
+                         bool json) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  std::string text;
+  Progress progress;
   for (const GpuArch* arch : archs) {
+    progress.Bar("compiling", static_cast<double>(list.size()), static_cast<double>(archs.size()),
+                 arch->name);
     KernelOptions options;
     options.use_cache = false;  // what a compiler says now is what is asked for
     ASSIGN_OR_RETURN(const Kernel kernel, BuildKernel(program, *arch, options));
+    progress.Clear();
     const KernelUsage& u = kernel.usage;
     list.push_back({{"name", kStepKernel},
                     {"arch", arch->name},
@@ -112,14 +117,13 @@ absl::Status ShowKernels(const Program& program, const std::vector<const GpuArch
                     {"shared_bytes", u.shared_bytes},
                     {"cubin_bytes", kernel.cubin.size()},
                     {"nvrtc_ms", kernel.compile_ms}});
-    absl::StrAppendFormat(
-        &text,
-        "%-8s %-14s %3d registers, %d spill bytes, %d stack bytes, cubin %d bytes, "
-        "NVRTC %.0f ms\n",
+    if (json) continue;
+    RETURN_IF_ERROR(PrintText(absl::StrFormat(
+        "%-8s %-14s %3d registers, %d spill bytes, %d stack bytes, cubin %d bytes, NVRTC %.0f ms\n",
         arch->name, kStepKernel, u.registers, u.spill_bytes, u.stack_bytes, kernel.cubin.size(),
-        kernel.compile_ms);
+        kernel.compile_ms)));
   }
-  return flags.engine.json ? PrintJson({{"kernels", list}}) : PrintText(text);
+  return json ? PrintJson({{"kernels", list}}) : absl::OkStatus();
 }
 
 absl::Status RunInspect(InspectFlags& flags) {
@@ -165,7 +169,7 @@ absl::Status RunInspect(InspectFlags& flags) {
                         flags.engine.workers > 0 ? flags.engine.workers : 132);
   }
   return flags.source ? ShowSource(program, *archs.front(), flags)
-                      : ShowKernels(program, archs, flags);
+                      : ShowKernels(program, archs, flags.engine.json);
 }
 
 }  // namespace

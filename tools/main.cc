@@ -16,7 +16,8 @@ constexpr char kUsagePayload[] = "eventide/usage";
 ProcessStart process;
 
 int Run(int argc, char** argv) {
-  process.main_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  process.main_ns =
+      std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   process.arguments.assign(argv + 1, argv + argc);
   CLI::App app(
       "Runs language models as event tensor programs: one kernel for every shape, no recompiling.");
@@ -40,6 +41,7 @@ int Run(int argc, char** argv) {
       {"inspect", "Shows graphs, schedules, kernels and timelines", &AddInspect},
       {"bench", "Times steps and the machine", &AddBench},
       {"stress", "Random graphs, models, steps and requests against a reference", &AddStress},
+      {"cache", "Lists or clears the compiled kernels that were kept", &AddCache},
       {"warmup", "Where the time of a start goes, phase by phase", &AddWarmup},
   };
   CommandBody chosen;
@@ -74,7 +76,9 @@ int Run(int argc, char** argv) {
 
 }  // namespace
 
-const ProcessStart& ThisProcess() { return process; }
+const ProcessStart& ThisProcess() {
+  return process;
+}
 
 absl::Status UsageError(const std::string& message) {
   absl::Status status = absl::InvalidArgumentError(message);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,10 +19,20 @@ namespace eventide {
 
 class Child {
  public:
-  explicit Child(std::vector<std::string> arguments) {
-    int in[2], out[2];
+  enum class Stderr {
+    kDropped,
+    kPipe,      // together with stdout
+    kTerminal,  // a terminal of its own: `Terminal()` is what it showed
+  };
+
+  explicit Child(std::vector<std::string> arguments, Stderr to = Stderr::kDropped) {
+    int in[2], out[2], slave = -1;
     REQUIRE(pipe2(in, O_CLOEXEC) == 0);
     REQUIRE(pipe2(out, O_CLOEXEC) == 0);
+    if (to == Stderr::kTerminal) {
+      REQUIRE(openpty(&terminal_, &slave, nullptr, nullptr, nullptr) == 0);
+      fcntl(terminal_, F_SETFL, O_NONBLOCK);
+    }
     arguments.insert(arguments.begin(), Binary());
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -31,13 +42,16 @@ class Child {
     if (pid_ == 0) {
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
-      const int null = open("/dev/null", O_WRONLY);
-      dup2(null, STDERR_FILENO);
+      dup2(to == Stderr::kTerminal ? slave
+           : to == Stderr::kPipe   ? out[1]
+                                   : open("/dev/null", O_WRONLY),
+           STDERR_FILENO);
       execv(argv[0], argv.data());
       _exit(127);
     }
     close(in[0]);
     close(out[1]);
+    if (slave >= 0) close(slave);
     in_ = in[1];
     out_ = out[0];
   }
@@ -48,6 +62,7 @@ class Child {
     }
     close(in_);
     close(out_);
+    if (terminal_ >= 0) close(terminal_);
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -73,6 +88,15 @@ class Child {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
   const std::string& output() const { return output_; }
+  // What stands in the terminal's buffer: a few kilobytes.
+  std::string Terminal() {
+    std::string text;
+    char buffer[4096];
+    for (ssize_t bytes; (bytes = read(terminal_, buffer, sizeof(buffer))) > 0;) {
+      text.append(buffer, static_cast<size_t>(bytes));
+    }
+    return text;
+  }
 
  private:
   bool ReadSome() {
@@ -83,7 +107,7 @@ class Child {
   }
 
   pid_t pid_ = -1;
-  int in_ = -1, out_ = -1;
+  int in_ = -1, out_ = -1, terminal_ = -1;
   std::string output_;
 };
 

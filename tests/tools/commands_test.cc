@@ -12,6 +12,7 @@
 #include "models/presets.h"
 #include "models/random_weights.h"
 #include "stress/reference.h"
+#include "tests/support/models.h"
 #include "tests/support/run_binary.h"
 #include "tests/support/test.h"
 
@@ -304,6 +305,31 @@ TEST_CASE("an exported model gives the same tokens as the one it was made from")
   REQUIRE(loaded.code == 0);
   CHECK(Json::parse(original.out)["tokens"] == Json::parse(loaded.out)["tokens"]);
   CHECK(Run("export --model random:test-llama --output " + folder).code == 1);  // never overwrites
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("SmolLM2 exported answers a question as the file does, its chat template applied") {
+  if (Missing()) return;
+  const auto model = SmolLm2Path();
+  if (!model) return;
+  const std::string folder = TempFile("smollm2", "");
+  std::filesystem::remove(folder);
+  REQUIRE(Run("export --model '" + *model + "' --dtype bfloat16 --output " + folder).code == 0);
+  const std::string rest = "' --device cpu --dtype bfloat16 --max-tokens 12 --json --prompt ";
+  const std::string question = "'What is the capital of France?'", chat = question + " --chat";
+  const Ran from_file = Run("generate --model '" + *model + rest + chat);
+  const Ran from_folder = Run("generate --model '" + folder + rest + chat);
+  REQUIRE(from_file.code == 0);
+  REQUIRE(from_folder.code == 0);
+  const Json answer = Json::parse(from_file.out);
+  CHECK(answer["text"].get<std::string>().find("Paris") != std::string::npos);
+  CHECK(answer["finish_reason"] == "stop");
+  CHECK(answer["tokens"] == Json::parse(from_folder.out)["tokens"]);
+  const Ran other = Run("generate --model '" + *model + rest + chat + " --system 'Be kind.'");
+  REQUIRE(other.code == 0);
+  CHECK(Json::parse(other.out)["usage"]["prompt_tokens"] != answer["usage"]["prompt_tokens"]);
+  std::filesystem::remove(folder + "/tokenizer_config.json");
+  CHECK(Run("generate --model '" + folder + rest + chat).code == 1);  // no template any more
   std::filesystem::remove_all(folder);
 }
 

@@ -81,6 +81,7 @@ const std::vector<Command>& Commands() {
       {"generate", "--tokens 1",
        With(EngineFlagRows(),
             {{"--prompt", {}, {}},
+             {"--system", {}, {}},
              {"--tokens", {}, {"", "x", "1,-2", "1;2", "99999999999", "1.5"}},
              Whole("--max-tokens", "1", "4294967295", {"0", "4294967296", kBeyond64}),
              Real("--temperature", {"0", "0.7", "1e-3"}, {"-0.1", "1e39"}),
@@ -110,6 +111,8 @@ const std::vector<Command>& Commands() {
              Real("--kv-gib", {"0", "1.5"}, {"1e7"}),
              {"--timeline", {"/no/such/folder/x"}, {""}}})},
       {"bench sync", "", {}},
+      {"cache list", "", {}},
+      {"cache clear", "", {}},
       {"stress",
        "--replay 'graph pages=1' --device sim",
        {{"--device", {}, {"", "gpu"}},
@@ -209,6 +212,8 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "generate" + model,
               "generate" + model + "--tokens 1 --prompt x",
               "generate" + model + "--tokens 1 --top-k 5",
+              "generate" + model + "--tokens 1 --chat",
+              "generate" + model + "--prompt x --system y",
               "generate" + model + "--tokens 1 --temperature 0 --top-p 0.5",
               "generate" + model + "--tokens 1 --workers 1 --workers 2",
               "generate" + model + "--tokens 1 --json=maybe",
@@ -228,6 +233,9 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "bench decode" + model + "--batch 1,2 --timeline x",
               "bench decode" + model + "--device sim",
               "bench sync extra",
+              "cache",
+              "cache nonsense",
+              "cache list clear extra",
               "warmup" + model + "--cold --compare"}) {
     INFO(call);
     const Ran ran = Run(call);
