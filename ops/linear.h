@@ -97,37 +97,55 @@ struct Linear {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
     const Params p = t.params();
     const i32 tokens = Tokens(t, TileTokens(kElements));
-    LinearMemo& memo = *reinterpret_cast<LinearMemo*>(w.Memo());
-    LinearEpilogue<T> epilogue(t, memo.scale, tokens, TileTokens(kElements));
+    Memo<T>& memo = *reinterpret_cast<Memo<T>*>(w.Memo());
     typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, tokens);
     const i32 steps = SegmentSteps(p.k), weight_steps = StepsPerPage(p.tile_rows, kElements);
     const i32 input_steps = InputSteps(CeilDiv(tokens, 8), kElements);
-    auto row = tile.RowOf(epilogue);
+    const LinearEpilogue<T> first_ending(t, memo.scale, tokens, TileTokens(kElements));
+    auto row = tile.RowOf(first_ending);
+    if (w.Leader()) {
+      memo.turn ^= 1;
+      memo.ending[memo.turn].Set(first_ending);
+    }
     if (!w.AwaitReady()) return;
+    LinearEpilogue<T>& ending = memo.ending[memo.turn].Get();
     if (p.norm_size > 0) NormScales(w, t, tokens, TileTokens(kElements), memo);
     EVT_ROLLED
-    for (i32 left = Tiles(t); left > 0; --left) {
-      const auto first = tile.First(epilogue, row);
+    for (i32 i = 0, tiles = Tiles(t); i < tiles; ++i) {
+      if (i > 0) {
+        w.Sync();  // everyone is through with the tile before
+        if (w.Leader()) ending.first_row += p.tile_rows;
+        w.Sync();
+        row = tile.RowOf(ending);
+      }
+      const auto first = tile.First(ending, row);
       tile.Products(w, steps, weight_steps, input_steps);
-      tile.Finish(w, epilogue, row, first);
-      epilogue.first_row += p.tile_rows;
-      if (left > 1) row = tile.RowOf(epilogue);
+      tile.Finish(w, ending, row, first);
     }
   }
 
  private:
-  // Kept from one task of a worker to the next: all tasks of a grid's layer need the same scales.
-  struct LinearMemo {
+  // Kept from one task of a worker to the next: all tasks of a grid's layer need the same scales. How a task
+  // ends lies here too, where it costs no registers while products are summed; two places, since a thread may
+  // begin the next task while another ends this one.
+  template <class T>
+  struct Memo {
+    struct alignas(16) Place {
+      u64 word[(sizeof(LinearEpilogue<T>) + 15) / 16 * 2];
+      EVT_FN void Set(const LinearEpilogue<T>& ending) { Get() = ending; }
+      EVT_FN LinearEpilogue<T>& Get() { return *reinterpret_cast<LinearEpilogue<T>*>(word); }
+    };
     const Node* node;
-    i32 layer, tile;
+    i32 layer, tile, turn;
     float scale[kMaxTileTokens];
+    Place ending[2];
   };
-  static_assert(sizeof(LinearMemo) <= kMemoBytes, "memo");
 
   // 1 / rms of each token: sums of squares over blocks of 16 columns, added in the fixed order of RowSums.
-  template <class W>
+  template <class T, class W>
   static EVT_FN void NormScales(W& w, const Task<Params>& t, i32 tokens, i32 tile_tokens,
-                                LinearMemo& memo) {
+                                Memo<T>& memo) {
+    static_assert(sizeof(Memo<T>) <= kMemoBytes, "memo");
     if (memo.node == &t.node && memo.layer == t.at.layer && memo.tile == t.at.at[0]) return;
     const Params& p = t.params();
     const i32 blocks = CeilDiv(p.norm_size, 16);

@@ -28,7 +28,7 @@ class GpuAttentionTile {
  public:
   static constexpr i32 kRows = 16;
   static constexpr i32 kDims = Port::kAttentionDims;  // of one warp's share of a head
-  static constexpr i32 kTokens = kMaxKvPageTokens;  // whose scores are worked on together
+  static constexpr i32 kTokens = Port::kAttentionTokens;  // whose scores are worked on together
 
   template <class W>
   EVT_FN explicit GpuAttentionTile(W& w) : thread_(w.thread) {}
@@ -106,30 +106,12 @@ class GpuAttentionTile {
   EVT_FN void Page(const T* queries, const KvView<T, GpuPage>& keys,
                    const KvView<T, GpuPage>& values, i32, i32 page_tokens, i32 rows, i32 head_dim,
                    const Begin& begin, const End& end) {
-    float s[kTokens / 8][4];
-    Scores(queries, keys.page.data, page_tokens, rows, head_dim, s);
-    const i32 group = static_cast<i32>((thread_ % 32) / 4),
-              column = static_cast<i32>((thread_ % 32) % 4 * 2);
-    float factor[2];
-#pragma unroll
-    for (i32 h = 0; h < 2; ++h) {
-      factor[h] = 1.0f;
-      // Blocks of few rows have none in their upper half.
-      if (h == 1 && rows - first_row_ <= 8) continue;
-      const i32 row = first_row_ + group + h * 8;
-      const bool mine = row < rows;
-      factor[h] =
-          Softmax(s, h, column, mine ? begin(row) : 0, mine ? end(row) : 0, page_tokens);
+#pragma unroll 1
+    for (i32 first = 0; first < page_tokens; first += kTokens) {
+      const u32 offset = static_cast<u32>(first * head_dim) * sizeof(T);
+      Join(queries, keys.page.data + offset, values.page.data + values.offset + offset, first,
+           Min(page_tokens, kTokens), rows, head_dim, begin, end);
     }
-#pragma unroll
-    for (i32 n = 0; n < kDims / 8; ++n) {
-      if (n * 8 >= head_dim) continue;
-      sums_[n][0] = Multiply(sums_[n][0], factor[0]);
-      sums_[n][1] = Multiply(sums_[n][1], factor[0]);
-      sums_[n][2] = Multiply(sums_[n][2], factor[1]);
-      sums_[n][3] = Multiply(sums_[n][3], factor[1]);
-    }
-    Values(values.page.data + values.offset, page_tokens, head_dim, s);
   }
 
   // sums: [rows][head_dim] of this chunk; state: [rows].
@@ -153,6 +135,37 @@ class GpuAttentionTile {
   }
 
  private:
+  // `tokens` of the page's, from `first` on.
+  template <class Begin, class End>
+  EVT_FN void Join(const T* queries, const u8* keys, const u8* values, i32 first, i32 tokens, i32 rows,
+                   i32 head_dim, const Begin& begin, const End& end) {
+    thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));  // as in nvidia_linear.cuh
+    float s[kTokens / 8][4];
+    Scores(queries, keys, tokens, rows, head_dim, s);
+    const i32 group = static_cast<i32>((thread_ % 32) / 4),
+              column = static_cast<i32>((thread_ % 32) % 4 * 2);
+    float factor[2];
+#pragma unroll
+    for (i32 h = 0; h < 2; ++h) {
+      factor[h] = 1.0f;
+      // Blocks of few rows have none in their upper half.
+      if (h == 1 && rows - first_row_ <= 8) continue;
+      const i32 row = first_row_ + group + h * 8;
+      const bool mine = row < rows;
+      factor[h] = Softmax(s, h, column, mine ? begin(row) - first : 0, mine ? end(row) - first : 0,
+                          tokens);
+    }
+#pragma unroll
+    for (i32 n = 0; n < kDims / 8; ++n) {
+      if (n * 8 >= head_dim) continue;
+      sums_[n][0] = Multiply(sums_[n][0], factor[0]);
+      sums_[n][1] = Multiply(sums_[n][1], factor[0]);
+      sums_[n][2] = Multiply(sums_[n][2], factor[1]);
+      sums_[n][3] = Multiply(sums_[n][3], factor[1]);
+    }
+    Values(values, tokens, head_dim, s);
+  }
+
   // s[n] = scores of tokens n * 8 ... of the page, as accumulator fragments.
   EVT_FN void Scores(const T* queries, const u8* keys, i32 page_tokens, i32 rows,
                      i32 head_dim, float (&s)[kTokens / 8][4]) {

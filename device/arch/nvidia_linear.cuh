@@ -136,7 +136,10 @@ class GpuLinearTile {
   // segments of row lane % 16, token warp % 4 * 2 + lane / 16 of unit warp / 4. The loop is not unrolled, so
   // that the epilogue is there once.
   template <class W, class E>
-  EVT_FN void Finish(W& w, const E& epilogue, const typename E::Row& row, float next) {
+  EVT_FN void Finish(W& w, const E& ending, const typename E::Row& row, float next) {
+    const E epilogue = ending;  // read once: stores between would make the compiler read it again
+    // Addresses are worked out here, not kept while products are summed.
+    thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));
     const u32 scratch = w.ScratchAddress();
     const u32 warp = thread_ / 32, lane = thread_ % 32;
     const u32 mine = scratch + warp * 512 + Exchanged(lane) * 16;
@@ -166,7 +169,7 @@ class GpuLinearTile {
       const bool valid = token < tokens_;
       if (valid) carry = epilogue.Emit(row, token, y, partner, loaded);
       if (!epilogue.Carries()) continue;
-#pragma unroll
+#pragma unroll 1
       for (u32 offset = 1; offset < 16; offset *= 2) {
         typename E::Carry other;
         other.value = __shfl_xor_sync(0xffffffffu, carry.value, offset);

@@ -9,6 +9,7 @@
 namespace eventide {
 
 struct Sm120 : BulkCopyPort {
+  static constexpr i32 kAttentionTokens = 32;
   static constexpr i32 kAttentionDims = 64;  // see sm80.cuh
   static EVT_FN void TakeRegisters() {}
   static EVT_FN void GiveRegisters() {}

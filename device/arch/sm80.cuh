@@ -12,6 +12,7 @@ struct Sm80 {
   static constexpr u32 kFullArrivals = 32;  // every lane of the producer
   // Half of what ports have that move registers: all threads have 168, and sums of 128 dims spill.
   static constexpr i32 kAttentionDims = 64;
+  static constexpr i32 kAttentionTokens = 32;
 
   static EVT_FN bool BarrierTry(u32 barrier, u32 parity) {
     return BarrierTest(barrier, parity);

@@ -9,6 +9,7 @@
 namespace eventide {
 
 struct Sm90 : BulkCopyPort {
+  static constexpr i32 kAttentionTokens = 64;
   static constexpr i32 kAttentionDims = 128;
   // A block is launched with 168 registers for each of 384 threads, and no more than those can be
   // shared out: 256 * 200 + 128 * 104 = 384 * 168. One step more and TakeRegisters waits for ever.

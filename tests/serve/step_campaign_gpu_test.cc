@@ -1,6 +1,7 @@
 // Random steps of models on a GPU: against the CPU backend, and against one worker on the same card.
 #include "tests/support/step_campaign.h"
 
+#include <cmath>
 #include <iostream>
 
 #include "models/load.h"
@@ -32,7 +33,8 @@ std::unique_ptr<MegakernelRunner> Make(const std::string& model, CampaignRunnerO
 // exact arithmetic would give (bounds as in decoder_cpu_test.cc). So they differ by at most both errors,
 // which are independent: sqrt(2) times the RMS, and twice the worst. Where the margin between two tokens
 // is below that they may choose differently: at most in 2 of 100 places.
-void CheckAgainstCpu(const std::string& model, const CampaignRunnerOptions& setup, int64_t steps) {
+void CheckAgainstCpu(const std::string& model, int layers, const CampaignRunnerOptions& setup,
+                     int64_t steps) {
   const auto cpu = Make(model, setup, "cpu"), gpu = Make(model, setup, "cuda");
   const StepCampaignResult r =
       StepCampaign(cpu.get(), gpu.get(), {setup.plan, steps, /*exact=*/false}).Run();
@@ -41,8 +43,10 @@ void CheckAgainstCpu(const std::string& model, const CampaignRunnerOptions& setu
   CHECK(r.first.empty());
   CHECK(r.steps == steps);
   CHECK(r.wrong == 0);
-  CHECK(r.rms_error < 1.5 * 4 * 0x1p-9);
-  CHECK(r.max_error < 2 * 25 * 0x1p-9);
+  // Those bounds are of 4 layers; roundings of more add up like independent ones.
+  const double deeper = std::sqrt(layers / 4.0);
+  CHECK(r.rms_error < 1.5 * 4 * 0x1p-9 * deeper);
+  CHECK(r.max_error < 2 * 25 * 0x1p-9 * deeper);
   CHECK(r.flips <= 1 + r.tokens / 50);
 }
 
@@ -50,7 +54,7 @@ TEST_CASE("220 random steps of test-llama on a GPU have the CPU backend's tokens
   if (!HaveGpu()) return;
   CampaignRunnerOptions setup;
   setup.plan.seed = 20;
-  CheckAgainstCpu("random:test-llama@5", setup, 220);
+  CheckAgainstCpu("random:test-llama@5", 4, setup, 220);
 }
 
 TEST_CASE("a few steps of llama-3.2-1b on a GPU have the CPU backend's tokens, near-ties aside") {
@@ -62,7 +66,7 @@ TEST_CASE("a few steps of llama-3.2-1b on a GPU have the CPU backend's tokens, n
   setup.max_rows = 6;
   setup.max_tokens = setup.max_outputs = 24;
   setup.max_model_len = 128;
-  CheckAgainstCpu("random:llama-3.2-1b", setup, 16);
+  CheckAgainstCpu("random:llama-3.2-1b", 16, setup, 16);
 }
 
 // bench/step_campaign does the same for as long as one likes.
