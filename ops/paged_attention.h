@@ -151,7 +151,10 @@ struct PagedAttention {
       q[KvColumn(swizzle, row, d + half)] = Storage<T>::From(Multiply(pair.high, scale));
     });
     // Rows that only fill a block of 16 up count for nothing, but must be numbers.
-    w.Parallel((RoundUp(task.rows, 16) - task.rows) * p.head_dim, [&](i32 i) {
+    // Tensor cores read rows of 2-byte elements 16 at a time. Of float32, which they do not take, rows
+    // rounded up need not fit the page.
+    const i32 padded = sizeof(T) == 2 ? RoundUp(task.rows, 16) : task.rows;
+    w.Parallel((padded - task.rows) * p.head_dim, [&](i32 i) {
       room.queries[task.rows * p.head_dim + i] = Storage<T>::From(0.0f);
     });
     w.Sync();
