@@ -36,6 +36,8 @@ struct OpInfo {
   // (Verify holds it against the pool, so that page allocation cannot deadlock).
   i32 stream_floor = 0;
   i32 input_floor = 0;
+  // What the device decides changes how many tasks there are, not how long they take (schedulers/cost.h).
+  bool even_tasks = false;
 };
 
 // A dimension that is a constant or one of the program's derived dims, evaluated once per step.

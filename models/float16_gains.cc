@@ -10,14 +10,37 @@
 namespace eventide {
 namespace {
 
-// The norms of a layer and the linears that read what they are folded into.
+// A norm of a layer and the linears that read what it is folded into.
 struct Norm {
-  const char* gain;
-  const char* linears[3];
+  std::string gain;
+  std::vector<std::string> linears;
 };
-constexpr Norm kNorms[] = {
-    {"input_layernorm", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
-    {"post_attention_layernorm", {"mlp.gate_proj", "mlp.up_proj", nullptr}}};
+
+std::vector<Norm> NormsOf(const ModelConfig& config, int layer) {
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  Norm first{prefix + "input_layernorm",
+             {attention + "q_proj", attention + "k_proj", attention + "v_proj"}};
+  Norm second{prefix + "post_attention_layernorm", {}};
+  if (!config.IsMoe()) {
+    second.linears = {mlp + "gate_proj", mlp + "up_proj"};
+    return {first, second};
+  }
+  const ExpertNames names = ExpertNamesOf(config, layer);
+  second.linears = {names.router};
+  for (int expert = 0; expert < config.num_experts; ++expert) {
+    for (const char* linear : {names.gate, names.up}) {
+      second.linears.push_back(absl::StrCat(names.experts, ".", expert, ".", linear));
+    }
+  }
+  if (config.shared_intermediate > 0) {
+    for (const std::string& linear :
+         {names.shared_gate, names.shared + ".gate_proj", names.shared + ".up_proj"}) {
+      second.linears.push_back(linear);
+    }
+  }
+  return {first, second};
+}
 
 class ScaledSource final : public WeightSource {
  public:
@@ -26,15 +49,12 @@ class ScaledSource final : public WeightSource {
 
   absl::Status Init() {
     for (int layer = 0; layer < config_.layers; ++layer) {
-      const std::string prefix = absl::StrCat("model.layers.", layer, ".");
-      for (const Norm& norm : kNorms) {
-        const std::string gain = absl::StrCat(prefix, norm.gain, ".weight");
+      for (const Norm& norm : NormsOf(config_, layer)) {
+        const std::string gain = norm.gain + ".weight";
         ASSIGN_OR_RETURN(const int exponent, Exponent(gain));
         if (exponent == 0) continue;
         exponents_[gain] = -exponent;
-        for (const char* linear : norm.linears) {
-          if (linear != nullptr) exponents_[absl::StrCat(prefix, linear, ".weight")] = exponent;
-        }
+        for (const std::string& linear : norm.linears) exponents_[linear + ".weight"] = exponent;
       }
     }
     return absl::OkStatus();

@@ -1,6 +1,10 @@
 // y[token, row] = sum over k of weight[row, k] * input[token, k], one task per 32 tokens x 32 rows, with
 // the epilogues a decoder needs. Weights are packed and streamed ahead of every wait (device/layout.h).
 //
+// The same for experts: the weight is that of all experts in turn, a task's first coordinate is an element
+// of the table "tiles" (ops/expert_tables.h), which says whose weight and which slots, and a slot's input is
+// its own or that of its token.
+//
 // A norm in front of the linear is folded in: the producer stores x * gain and the sums of squares of x;
 // the linear multiplies its result by 1 / rms, which is the same product in another order.
 //
@@ -10,22 +14,26 @@
 #include "device/dtype.h"
 #include "device/op.h"
 #include "device/layout.h"
+#include "ops/expert_tables.h"
 
 namespace eventide {
 
 struct LinearOperand {
-  enum : int { kWeight, kInput, kBias, kSums, kCount, kOutput, kResidual, kGain, kNext, kNextSums, kBest };
+  enum : int { kWeight, kInput, kBias, kSums, kCount, kOutput, kResidual, kGain, kNext, kNextSums, kBest,
+    kTiles, kSlotToken };
 };
 
 struct Linear {
   static constexpr OpInfo kInfo = {
-      "linear", 11,
+      "linear", 13,
       {In("weight"), In("input"), In("bias"), In("sums"), In("count"), Out("output"),
-       InOut("residual"), In("gain"), Out("next"), Out("next_sums"), Out("best")},
-      /*stream_floor=*/1, /*input_floor=*/1};
+       InOut("residual"), In("gain"), Out("next"), Out("next_sums"), Out("best"),
+       In("tiles"), In("slot_token")},
+      /*stream_floor=*/1, /*input_floor=*/1, /*even_tasks=*/true};
 
   static constexpr i32 kTileRows = 32;
   static constexpr i32 kTileTokens = 32;
+  static_assert(kTileTokens == kExpertTileSlots);
 
   enum Epilogue : i32 {
     kStore,     // output float[token][output_stride]
@@ -44,6 +52,8 @@ struct Linear {
     i32 norm_size;      // 0: no norm; else columns of x, the sums being over blocks of 16 of them
     float epsilon;
     i32 has_bias;
+    i32 expert_tiles;  // > 0: row tiles of one expert
+    i32 gathers;       // experts: slot s takes the input and sums of token slot_token[s], not its own
   };
 
   // The best value of one tile of logits, ties to the lower row.
@@ -52,8 +62,16 @@ struct Linear {
     i32 row;
   };
 
+  static EVT_FN const ExpertTile& TileOf(const Task<Params>& t) {
+    return t.Operand<const ExpertTile>(LinearOperand::kTiles)[t.at.at[0]];
+  }
+  // The task's first token, or slot.
+  static EVT_FN i32 First(const Task<Params>& t) {
+    return t.params().expert_tiles > 0 ? TileOf(t).group * 8 : t.at.at[0] * kTileTokens;
+  }
   static EVT_FN i32 Tokens(const Task<Params>& t) {
     const Params& p = t.params();
+    if (p.expert_tiles > 0) return TileOf(t).count;
     const i32 all = p.count_index < 0 ? t.Dim(p.tokens)
                                       : t.Operand<const i32>(LinearOperand::kCount)[p.count_index];
     return Min(all - t.at.at[0] * kTileTokens, kTileTokens);
@@ -66,8 +84,10 @@ struct Linear {
     constexpr u32 kStepBytes = kSegments * (kTileRows / 16) * kFragment * kElements;
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
+    const i32 expert = p.expert_tiles > 0 ? TileOf(t).expert : 0;
     const u8* tile = t.Operand<const u8>(LinearOperand::kWeight) +
-                     t.at.at[1] * PackedTile(kTileRows, p.k) * kElements;
+                     (static_cast<i64>(expert) * p.expert_tiles + t.at.at[1]) *
+                         PackedTile(kTileRows, p.k) * kElements;
     for (i32 step = 0; step < steps; step += kSteps) {
       lane.Copy(1, Min(kSteps, steps - step) * kStepBytes,
                 [&](i32) { return tile + static_cast<u64>(step) * kStepBytes; });
@@ -80,15 +100,32 @@ struct Linear {
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
-    const i32 groups = CeilDiv(Tokens(t), 8);
+    const i32 tokens = Tokens(t), groups = CeilDiv(tokens, 8);
     const i32 page_steps = InputSteps<T>(groups);
     const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
-    const u8* first = t.Operand<const u8>(LinearOperand::kInput) +
-                      static_cast<u64>(t.at.at[0]) * (kTileTokens / 8) * group_bytes;
+    const u8* input = t.Operand<const u8>(LinearOperand::kInput);
+    const u8* first = input + static_cast<u64>(First(t) / 8) * group_bytes;
     for (i32 step = 0; step < steps; step += page_steps) {
+      if (p.gathers) {
+        GatherRows<kElements>(lane, t, tokens, Min(page_steps, steps - step) * kStepBytes,
+                              input + static_cast<u64>(step) * kStepBytes);
+        continue;
+      }
       lane.Copy(groups, Min(page_steps, steps - step) * kStepBytes,
                 [&](i32 g) { return first + g * group_bytes + static_cast<u64>(step) * kStepBytes; });
     }
+  }
+
+  template <u32 kElements, class L>
+  static EVT_FN void GatherRows(L& lane, const Task<Params>& t, i32 slots, u32 bytes,
+                                const u8* input) {
+    const i32* slot_token = t.Operand<const i32>(LinearOperand::kSlotToken) + First(t);
+    const u64 group_bytes = static_cast<u64>(ActivationGroup(t.params().k)) * kElements;
+    lane.CopyRows(slots, bytes, 8 * kElements, [&](i32 slot) {
+      const i32 token = slot_token[slot];
+      return input + static_cast<u64>(token / 8) * group_bytes +
+             static_cast<u32>(token % 8) * (8 * kElements);
+    });
   }
 
   // Steps whose activations share a page: as many as fit, in whole pages of weights.
@@ -104,13 +141,13 @@ struct Linear {
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
-    const i32 tokens = Tokens(t);
+    const i32 tokens = Tokens(t), first = First(t);
     float* scale = reinterpret_cast<float*>(w.Scratch() + kScratchBytes) - kTileTokens;
-    if (p.norm_size > 0) NormScales(w, t, tokens, scale);
+    if (p.norm_size > 0) NormScales(w, t, first, tokens, scale);
     typename W::template LinearTile<T, kTileTokens> tile(w);
     Products<T>(w, tile, steps, tokens);
     tile.Finish(w, tokens, [&](i32 row, i32 token, float v0, float v8) {
-      Store<T>(t, row, token, v0, v8, p.norm_size > 0 ? scale[token] : 1.0f);
+      Store<T>(t, row, first + token, v0, v8, p.norm_size > 0 ? scale[token] : 1.0f);
     });
     if (p.epilogue == kResidual) SumSquares(w, t, tokens);
     if (p.epilogue == kLogits) FindBest(w, t, tokens);
@@ -135,13 +172,18 @@ struct Linear {
 
   // 1 / rms of each token: sums of squares over blocks of 16 columns, added in the fixed order of RowSums.
   template <class W>
-  static EVT_FN void NormScales(W& w, const Task<Params>& t, i32 tokens, float* scale) {
+  static EVT_FN void NormScales(W& w, const Task<Params>& t, i32 first, i32 tokens,
+                                float* scale) {
     const Params& p = t.params();
     const i32 blocks = CeilDiv(p.norm_size, 16);
-    const float* sums = t.Operand<const float>(LinearOperand::kSums) +
-                        static_cast<u64>(t.at.at[0]) * kTileTokens * blocks;
+    const float* sums = t.Operand<const float>(LinearOperand::kSums);
+    const i32* slot_token = t.Operand<const i32>(LinearOperand::kSlotToken);
     w.RowSums(
-        tokens, blocks, [&](i32 token, i32 i) { return sums[static_cast<i64>(token) * blocks + i]; },
+        tokens, blocks,
+        [&](i32 token, i32 i) {
+          const i32 at = p.gathers ? slot_token[first + token] : first + token;
+          return sums[static_cast<i64>(at) * blocks + i];
+        },
         [&](i32 token, float sum) {
           const float mean = Divide(sum, static_cast<float>(p.norm_size));
           scale[token] = Divide(1.0f, SquareRoot(Add(mean, p.epsilon)));
@@ -149,13 +191,12 @@ struct Linear {
     // Read after the barriers in Finish.
   }
 
-  // Rows `row` and `row` + 8 of the tile, one token of it.
+  // Rows `row` and `row` + 8 of the tile, one token (or slot) of it.
   template <class T>
-  static EVT_FN void Store(const Task<Params>& t, i32 row, i32 token, float v0, float v8,
+  static EVT_FN void Store(const Task<Params>& t, i32 row, i64 at, float v0, float v8,
                            float scale) {
     const Params& p = t.params();
     const i32 r0 = t.at.at[1] * kTileRows + row;
-    const i64 at = static_cast<i64>(t.at.at[0]) * kTileTokens + token;
     float y0 = Multiply(v0, scale), y8 = Multiply(v8, scale);
     if (p.has_bias) {
       const T* bias = t.Operand<const T>(LinearOperand::kBias);  // padded to whole tiles

@@ -145,6 +145,13 @@ void SimWorld::EndCopy(size_t index) {
   copies_[index] = copies_.back();
   copies_.pop_back();
   for (i32 i = 0; i < copy.pieces; ++i) {
+    if (copy.unit > 0) {
+      u8* to = copy.to + static_cast<size_t>(i / 8) * copy.bytes + i % 8 * copy.unit;
+      for (u32 at = 0; at < copy.bytes; at += 8 * copy.unit) {
+        std::memcpy(to + at, copy.from[i] + at, copy.unit);
+      }
+      continue;
+    }
     std::memcpy(copy.to + static_cast<size_t>(i) * copy.bytes, copy.from[i],
                 i + 1 == copy.pieces ? copy.last_bytes : copy.bytes);
   }

@@ -34,7 +34,10 @@ struct Sm80 {
                      : "memory");
       }
     }
-    // This lane's arrival happens when all its copies so far have landed.
+    ArriveWhenCopied(full);
+  }
+  // This lane's arrival happens when all its copies so far have landed.
+  static EVT_FN void ArriveWhenCopied(u32 full) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full)
                  : "memory");
   }

@@ -49,6 +49,25 @@ TEST_CASE("gains above 1 are divided by a power of two that the linears behind t
   }
 }
 
+TEST_CASE("all experts, their router and the shared one take on the gains in front of them") {
+  const LoudModel loud(0, "test-qwen2-moe");
+  const auto scaled = WithFloat16Gains(loud);
+  REQUIRE(scaled.ok());
+  const std::string mlp = "model.layers.1.mlp.";
+  int taken = 0;
+  for (const TensorInfo& info : loud.Tensors()) {
+    if (info.name.rfind(mlp, 0) != 0) continue;
+    INFO(info.name);
+    const std::vector<float> plain = ReadHalves(loud, info.name);
+    const std::vector<float> more = ReadHalves(**scaled, info.name);
+    // What leads back to the residual stays.
+    const float factor = info.name.find("down_proj") == std::string::npos ? 32 : 1;
+    for (size_t i = 0; i < plain.size(); ++i) REQUIRE(more[i] == plain[i] * factor);
+    taken += factor == 32;
+  }
+  CHECK(taken == 1 + 9 * 2 + 2 + 1);
+}
+
 TEST_CASE("gains that a device draws stay, and so does what is behind them") {
   const auto source = RandomWeights(*PresetConfig("test-llama"), 3);
   const auto scaled = WithFloat16Gains(*source);

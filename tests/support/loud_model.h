@@ -17,8 +17,8 @@ class LoudModel final : public WeightSource {
   static constexpr float kResidual = 4096, kGain = 24;
 
   // `weight`: an element of the first layer's up projection that is not as drawn; 0: none.
-  explicit LoudModel(float weight = 0)
-      : WeightSource(*PresetConfig("test-llama")),
+  explicit LoudModel(float weight = 0, const char* preset = "test-llama")
+      : WeightSource(*PresetConfig(preset)),
         source_(RandomWeights(config_, 11)),
         weight_(weight) {}
 
