@@ -17,7 +17,8 @@ const char* const kModels[] = {"test-llama", "test-llama-7-1", "test-llama-9-3",
                                "test-qwen3", "test-qwen3-9-3", "test-qwen3-14-2"};
 // With experts: rounding may exchange two that are nearly equal, in their arithmetic and in ours, at other
 // positions. The largest error is then that of such a position.
-const char* const kExpertModels[] = {"test-moe", "test-mixtral", "test-qwen2-moe"};
+const char* const kExpertModels[] = {"test-moe", "test-mixtral", "test-qwen2-moe",
+                                     "test-olmoe"};
 constexpr double kMostOfTheirsExchanged = 2.0;
 constexpr size_t kBestEvery = 16;
 
