@@ -56,9 +56,14 @@ class Analysis {
     for (const SymbolValues& values : samples_) {
       for (int64_t layer : {int64_t{0}, int64_t{1}, layers - 1}) {
         if (layer >= layers) continue;
-        // Loads at either end of their range: targets rise and fall with them, not both.
-        for (const bool high : {false, true}) {
-          MarkOne(extents, layer, edge, values, high, gated);
+        // Loads at either end of their range: targets rise and fall with them, not both. Extents at their
+        // largest, unless the task's coordinates are the element's: then a target that is zero where the
+        // same values leave no such task is nobody's business.
+        const int levels = NamesByCoordinate(edge) ? kLevels : 1;
+        for (int level = 0; level < levels; ++level) {
+          for (const bool high : {false, true}) {
+            MarkOne(extents, layer, edge, values, level, high, gated);
+          }
           if (!edge_has_load(edge) && !program_.events[edge.event].derived.HasLoad()) break;
         }
       }
@@ -72,12 +77,43 @@ class Analysis {
     });
   }
 
-  ExprEnv Env(const SymbolValues& values, int64_t layer, const int64_t* coords, bool high) const {
+  // Whether every dim is the layer, a constant or one coordinate as it is.
+  static bool NamesByCoordinate(const Edge& edge) {
+    return std::all_of(edge.index.begin(), edge.index.end(), [](const IndexRange& range) {
+      return range.single && !range.low.HasLoad() &&
+             (range.low.kind() == ExprKind::kCoord || !range.low.HasCoord());
+    });
+  }
+
+  static constexpr int kLevels = 10;  // of a Load: the largest value, a middle one, the smallest ones
+  int64_t LoadAt(int tensor, int level) const {
+    const TensorDecl& decl = graph_.tensors()[tensor];
+    if (level == 0) return decl.max_value;
+    if (level == 1) return decl.min_value + (decl.max_value - decl.min_value) / 2;
+    return std::min(decl.min_value + level - 2, decl.max_value);
+  }
+
+  ExprEnv Env(const SymbolValues& values, int64_t layer, const int64_t* coords) const {
     ExprEnv env;
     env.symbols = values.data();
     env.coords = coords;
     env.layer = layer;
-    env.load = [this, high](int tensor, int64_t) {
+    return env;
+  }
+  // What waiters' extents are made of; remembers which values they loaded.
+  ExprEnv WaiterEnv(const SymbolValues& values, int64_t layer, const int64_t* coords, int level) {
+    ExprEnv env = Env(values, layer, coords);
+    env.load = [this, level](int tensor, int64_t element) {
+      shared_.insert({tensor, element});
+      return LoadAt(tensor, level);
+    };
+    return env;
+  }
+  ExprEnv TargetEnv(const SymbolValues& values, const int64_t* element, int level,
+                    bool high) const {
+    ExprEnv env = Env(values, 0, element);
+    env.load = [this, level, high](int tensor, int64_t index) {
+      if (shared_.count({tensor, index})) return LoadAt(tensor, level);
       const TensorDecl& decl = graph_.tensors()[tensor];
       return high ? decl.max_value : decl.min_value;
     };
@@ -86,10 +122,11 @@ class Analysis {
 
   // The values a dim of the edge takes while its coordinates run through their extents.
   std::vector<int64_t> DimValues(const std::vector<Expr>& extents, const IndexRange& range,
-                                 int64_t shape, const SymbolValues& values, int64_t layer) const {
+                                 int64_t shape, const SymbolValues& values, int64_t layer,
+                                 int level) {
     if (range.low.HasLoad() || range.high.HasLoad()) return Ends(0, shape);
     int64_t coords[kMaxCoords] = {};
-    const ExprEnv env = Env(values, layer, coords, true);
+    const ExprEnv env = WaiterEnv(values, layer, coords, level);
     std::vector<std::vector<int64_t>> choices(kMaxCoords, {0});
     for (size_t i = 0; i < extents.size(); ++i) {
       const bool used = UsesCoord(range.low, i) || UsesCoord(range.high, i);
@@ -120,15 +157,17 @@ class Analysis {
   }
 
   void MarkOne(const std::vector<Expr>& extents, int64_t layer, const Edge& edge,
-               const SymbolValues& values, bool high, std::set<int>& gated) {
+               const SymbolValues& values, int level, bool high, std::set<int>& gated) {
     const ProgramEvent& event = program_.events[edge.event];
+    shared_.clear();
     std::vector<std::vector<int64_t>> choices(kMaxEventDims, {0});
     for (size_t dim = 0; dim < edge.index.size(); ++dim) {
-      const int64_t shape = Evaluate(event.shape[dim], Env(values, layer, nullptr, high));
-      choices[dim] = DimValues(extents, edge.index[dim], shape, values, layer);
+      const int64_t shape = Evaluate(event.shape[dim], Env(values, layer, nullptr));
+      choices[dim] = DimValues(extents, edge.index[dim], shape, values, layer, level);
     }
+    if (!NamesByCoordinate(edge)) shared_.clear();
     int64_t element[kMaxEventDims];
-    const ExprEnv env = Env(values, 0, element, high);
+    const ExprEnv env = TargetEnv(values, element, level, high);
     for (int64_t a : choices[0]) {
       for (int64_t b : choices[1]) {
         for (int64_t c : choices[2]) {
@@ -153,7 +192,7 @@ class Analysis {
         const Edge named = GateEdge(program_, edge);
         const int64_t layers = program_.sections[grid.section].layers;
         for (int64_t layer = 0; layer < layers; ++layer) {
-          if (Names(named, element, Env(values, layer, nullptr, false))) {
+          if (Names(named, element, Env(values, layer, nullptr))) {
             gated.insert(static_cast<int>(g));
             break;
           }
@@ -175,6 +214,7 @@ class Analysis {
   const Program& program_;
   std::vector<SymbolValues> samples_;
   std::vector<bool> may_be_zero_;
+  std::set<std::pair<int, int64_t>> shared_;  // tensor and element: loaded for the waiters' extents
 };
 
 ProgramGrid MakeGate(const Program& program, int of) {

@@ -43,6 +43,8 @@ struct OpInfo {
   // shorter by it.
   bool constant_params = false;
   bool starts_early = false;  // Compute calls AwaitReady
+  // What the device decides changes how many tasks there are, not how long they take (schedulers/cost.h).
+  bool even_tasks = false;
 };
 
 // What one page is filled from: `runs` runs, run_bytes apart in the page, of `pieces` separate blocks that lie

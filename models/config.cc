@@ -43,7 +43,7 @@ absl::Status ValidateMoe(const ModelConfig& c) {
   RETURN_IF_ERROR(CheckRange("the number of experts", c.num_experts, 1, kMaxExperts));
   RETURN_IF_ERROR(CheckRange("experts per token", c.experts_per_token, 1, c.num_experts));
   RETURN_IF_ERROR(CheckRange("the experts' intermediate size", c.moe_intermediate, 1, kMaxHidden));
-  return CheckRange("the shared expert's intermediate size", c.shared_intermediate, 0, 0);
+  return CheckRange("the shared expert's intermediate size", c.shared_intermediate, 0, kMaxHidden);
 }
 
 absl::Status ValidateTokens(const ModelConfig& c) {

@@ -39,7 +39,7 @@ inline constexpr int kMaxPositions = 1 << 24;
 inline constexpr int kMaxExperts = 1024;
 
 struct ModelConfig {
-  // Hugging Face's model_type: llama, mistral, qwen2, qwen3, qwen3_moe or mixtral. It decides
+  // Hugging Face's model_type (the rows of config_hf.cc). It decides
   // tensor names and the exported config.json; what is computed follows from the fields below
   // alone.
   std::string family;
@@ -55,6 +55,7 @@ struct ModelConfig {
   RopeConfig rope;
   bool tie_embeddings = false;
   bool qk_norm = false;                // RMS norm of each head of q and k before rope
+  bool wide_qk_norm = false;           // RMS norm over all heads of q, and of k, together
   bool attention_bias = false;         // of the q, k and v projections
   bool attention_output_bias = false;  // of the o projection
   bool mlp_bias = false;
@@ -69,7 +70,7 @@ struct ModelConfig {
   int num_experts = 0;
   int experts_per_token = 0;
   int moe_intermediate = 0;
-  int shared_intermediate = 0;
+  int shared_intermediate = 0;  // of the expert that every token passes, times the sigmoid of its gate
   bool norm_topk_prob = false;
 
   bool operator==(const ModelConfig&) const = default;

@@ -30,6 +30,7 @@ struct Family {
   int eos;
   bool qk_norm;
   bool qkv_bias;  // always has q, k, v biases and never an o bias
+  bool wide_qk_norm = false;
 };
 
 constexpr Family kFamilies[] = {
@@ -38,6 +39,8 @@ constexpr Family kFamilies[] = {
     {"qwen2", "Qwen2ForCausalLM", 0, 0, 32768, 1e-6, 1e4, 0, -1, -1, false, true},
     {"qwen3", "Qwen3ForCausalLM", 0, 128, 32768, 1e-6, 1e4, 0, -1, -1, true, false},
     {"qwen3_moe", "Qwen3MoeForCausalLM", 4, 0, 32768, 1e-6, 1e4, 0, -1, -1, true, false},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", 16, 0, 32768, 1e-6, 1e4, 0, -1, -1, false, true},
+    {"olmoe", "OlmoeForCausalLM", 0, 0, 4096, 1e-5, 1e4, 0, -1, 50279, false, false, true},
     {"mixtral", "MixtralForCausalLM", 8, 0, 131072, 1e-5, 1e6, 0, 1, 2, false, false},
 };
 
@@ -75,6 +78,9 @@ absl::Status RefuseUnknown(const json& root) {
                                                    ": quantised checkpoints are not supported in "
                                                    "this form; use the original or a GGUF file"));
     }
+  }
+  if (const json* value = JsonFind(root, "clip_qkv"); value != nullptr) {
+    return absl::UnimplementedError(absl::StrCat("clip_qkv ", JsonExcerpt(*value)));
   }
   ASSIGN_OR_RETURN(const double partial, JsonNumber(root, "partial_rotary_factor", 1.0));
   if (partial != 1.0) {
@@ -174,11 +180,22 @@ absl::Status ParseMoe(const json& root, ModelConfig* config) {
     ASSIGN_OR_RETURN(config->experts_per_token, Int(root, "num_experts_per_tok", 2));
     config->moe_intermediate = config->intermediate;
     config->norm_topk_prob = true;
-  } else if (config->family == "qwen3_moe") {
-    const char* key = JsonFind(root, "num_experts") ? "num_experts" : "num_local_experts";
-    ASSIGN_OR_RETURN(config->num_experts, Int(root, key, 128));
+  } else if (config->family == "olmoe") {
+    ASSIGN_OR_RETURN(config->num_experts, Int(root, "num_experts", 64));
     ASSIGN_OR_RETURN(config->experts_per_token, Int(root, "num_experts_per_tok", 8));
-    ASSIGN_OR_RETURN(config->moe_intermediate, Int(root, "moe_intermediate_size", 768));
+    config->moe_intermediate = config->intermediate;
+    ASSIGN_OR_RETURN(config->norm_topk_prob, JsonBool(root, "norm_topk_prob", false));
+  } else if (config->family == "qwen3_moe" || config->family == "qwen2_moe") {
+    const bool shared = config->family == "qwen2_moe";
+    const char* key = JsonFind(root, "num_experts") ? "num_experts" : "num_local_experts";
+    ASSIGN_OR_RETURN(config->num_experts, Int(root, key, shared ? 60 : 128));
+    ASSIGN_OR_RETURN(config->experts_per_token, Int(root, "num_experts_per_tok", shared ? 4 : 8));
+    ASSIGN_OR_RETURN(config->moe_intermediate,
+                     Int(root, "moe_intermediate_size", shared ? 1408 : 768));
+    if (shared) {
+      ASSIGN_OR_RETURN(config->shared_intermediate,
+                       Int(root, "shared_expert_intermediate_size", 5632));
+    }
     ASSIGN_OR_RETURN(config->norm_topk_prob, JsonBool(root, "norm_topk_prob", false));
     ASSIGN_OR_RETURN(const int step, Int(root, "decoder_sparse_step", 1));
     const json* dense = JsonFind(root, "mlp_only_layers");
@@ -190,7 +207,7 @@ absl::Status ParseMoe(const json& root, ModelConfig* config) {
   }
   for (const char* key : {"shared_expert_intermediate_size", "n_shared_experts"}) {
     ASSIGN_OR_RETURN(const int shared, Int(root, key, 0));
-    if (shared != 0) return absl::UnimplementedError(absl::StrCat("shared experts (", key, ")"));
+    if (shared != 0 && config->shared_intermediate == 0) return absl::UnimplementedError(absl::StrCat("shared experts (", key, ")"));
   }
   return absl::OkStatus();
 }
@@ -269,6 +286,7 @@ absl::StatusOr<ModelConfig> ParseRoot(const json& root, bool* dtype_stated) {
   ASSIGN_OR_RETURN(config.rope, ParseRope(root, family));
   ASSIGN_OR_RETURN(config.tie_embeddings, JsonBool(root, "tie_word_embeddings", false));
   config.qk_norm = family.qk_norm;
+  config.wide_qk_norm = family.wide_qk_norm;
   config.attention_bias = family.qkv_bias;
   if (!family.qkv_bias) {
     ASSIGN_OR_RETURN(config.attention_bias, JsonBool(root, "attention_bias", false));
@@ -359,6 +377,9 @@ std::string HfConfigJson(const ModelConfig& config, DType dtype) {
     root["num_experts_per_tok"] = config.experts_per_token;
     root["moe_intermediate_size"] = config.moe_intermediate;
     root["norm_topk_prob"] = config.norm_topk_prob;
+    if (config.shared_intermediate > 0) {
+      root["shared_expert_intermediate_size"] = config.shared_intermediate;
+    }
     root["decoder_sparse_step"] = 1;
     root["mlp_only_layers"] = json::array();
   }

@@ -2,18 +2,17 @@
 
 #include <bit>
 #include <random>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 #include "models/decoder_parts.h"
-#include "models/rope.h"
 #include "ops/embedding.h"
 #include "ops/final_norm.h"
 #include "ops/linear.h"
 #include "ops/paged_attention.h"
 #include "ops/plan.h"
 #include "ops/sample.h"
+#include "ops/wide_norm.h"
 
 namespace eventide {
 namespace {
@@ -66,7 +65,7 @@ class Builder {
     qkv_done_ = g_.AddEvents("qkv_done", {c_.layers, c_.kv_heads});
     attn_done_ = g_.AddEvents("attn_done", {c_.layers, c_.kv_heads});
     o_done_ = g_.AddEvents("o_done", {c_.layers, token_tiles_});
-    act_done_ = g_.AddEvents("act_done", {c_.layers, token_tiles_});
+    if (!c_.IsMoe()) act_done_ = g_.AddEvents("act_done", {c_.layers, token_tiles_});
     xf_ready_ = g_.AddEvents("xf_ready", {CeilDiv(d_.limits.max_outputs, tile_)});
     logits_done_ = g_.AddEvents("logits_done", {1});
   }
@@ -95,6 +94,7 @@ class Builder {
     operands[LinearOperand::kInput] = input;
     operands[LinearOperand::kBias] = operands[LinearOperand::kSums] = weight;
     operands[LinearOperand::kCount] = operands[LinearOperand::kGain] = weight;
+    operands[LinearOperand::kTiles] = operands[LinearOperand::kSlotToken] = weight;
     return operands;
   }
 
@@ -161,6 +161,8 @@ class Builder {
         .Wait(x_ready_, {Layer(), At(0)})
         .Notify(qkv_done_, {Layer(), At(1) / tasks_per_head});
 
+    if (c_.wide_qk_norm) NormAllHeads();
+
     AttentionParams attention = {};
     attention.head_dim = c_.head_dim;
     attention.kv_heads = c_.kv_heads;
@@ -182,8 +184,23 @@ class Builder {
           {g_.Load(t_.counts, {int{kCountItems}}), c_.kv_heads,
            AttentionSplits(c_.head_dim, shape_.group, element_bytes_)},
           variant_)
-        .Wait(qkv_done_, {Layer(), At(1)})
+        .Wait(c_.wide_qk_norm ? normed_ : qkv_done_, {Layer(), At(1)})
         .Notify(attn_done_, {Layer(), At(1)});
+  }
+
+  // A hop of its own, since it needs all heads of a token.
+  void NormAllHeads() {
+    normed_ = g_.AddEvents("qkv_normed", {c_.layers, c_.kv_heads});
+    const Expr first = At(0) * WideNorm::kTokens;
+    const IndexRange tokens(first, Min(first + WideNorm::kTokens, tokens_));
+    g_.Call<WideNorm>("qkv_norm",
+                      {Operand(t_.qkv).Region({tokens}), Operand(t_.q_norm, Layer()),
+                       Operand(t_.k_norm, Layer())},
+                      {dim_tokens_, c_.head_dim, c_.kv_heads, shape_.group, shape_.qkv_stride,
+                       shape_.qkv_rows, c_.rms_eps},
+                      {CeilDiv(tokens_, WideNorm::kTokens)}, variant_)
+        .Wait(qkv_done_, {Layer(), IndexRange(0, c_.kv_heads)})
+        .Notify(normed_, {Layer(), IndexRange(0, c_.kv_heads)});
   }
 
   void MlpBlock() {
@@ -195,6 +212,7 @@ class Builder {
     g_.Call<Linear>("o", o, params, {token_tiles_, Tasks(params, shape_.hidden_rows)}, variant_)
         .Wait(attn_done_, {Layer(), IndexRange(0, c_.kv_heads)})
         .Notify(o_done_, {Layer(), At(0)});
+    if (c_.IsMoe()) return AddExperts({&g_, &d_, &t_, tokens_, variant_, x_ready_, o_done_});
 
     std::vector<Operand> gate_up = LinearOperands(PerLayer(t_.gate_up_w.weight), Groups(t_.xm));
     params = ParamsOf(LinearParams::kSiluMul, 2 * c_.intermediate, shape_.mlp_rows, c_.hidden);
@@ -283,14 +301,12 @@ class Builder {
   const DimRef dim_tokens_;
   const DecoderTensors t_;
   const Expr outputs_;
-  EventId x_ready_, qkv_done_, attn_done_, o_done_, act_done_, xf_ready_, logits_done_;
+  EventId x_ready_, qkv_done_, normed_, attn_done_, o_done_, act_done_, xf_ready_, logits_done_;
 };
 
 absl::Status CheckSupported(const ModelConfig& c, const DecoderLimits& limits) {
-  if (c.IsMoe()) {
-    return absl::UnimplementedError(
-        absl::StrCat("num_experts is ", c.num_experts,
-                     ": mixtures of experts cannot be run yet, only exported"));
+  if (c.IsMoe() && c.mlp_bias) {
+    return absl::UnimplementedError("mlp_bias is set: experts are computed without biases");
   }
   if (c.head_dim % 8 != 0) {
     return absl::InvalidArgumentError(
@@ -357,50 +373,22 @@ VerifyOptions DecoderVerifyOptions(const Decoder& decoder) {
   const int64_t most_outputs = decoder.limits.max_outputs;
   // Symbols are rows, tokens. Any count of items from one per row that has tokens up to the table's
   // size, and any count of outputs, may come out of a step.
-  options.sample_published = [=](const SymbolValues& symbols, uint64_t seed) -> PublishedValues {
+  options.sample_published = [=, &decoder](const SymbolValues& symbols, uint64_t seed) -> PublishedValues {
     std::mt19937_64 random(seed);
     const int64_t tokens = symbols[1];
     const int64_t items =
         tokens == 0 ? 0 : 1 + static_cast<int64_t>(random() % Min<int64_t>(most_items, 6));
     const int64_t most = Min(tokens, most_outputs);
     const int64_t outputs = seed % 3 == 0 ? 0 : static_cast<int64_t>(random() % (most + 1));
+    const PublishedValues experts = SampleExperts(decoder, tokens, seed);
     return [=](int tensor, int64_t element) -> int64_t {
-      if (tensor != counts) return 0;
+      if (tensor != counts) return experts(tensor, element);
       if (element == kCountItems) return items;
       if (element == kCountOutputs) return outputs;
       return element == kCountTokens ? tokens : 0;
     };
   };
   return options;
-}
-
-std::vector<float> RopeTensor(const Decoder& decoder, int threads) {
-  const int positions = decoder.limits.max_model_len, half = decoder.config.head_dim / 2;
-  std::vector<float> pairs(size_t(positions) * size_t(half) * 2);
-  const auto fill = [&](int first, int end) {
-    const RopeTable table =
-        BuildRopeTable(decoder.config.rope, decoder.config.head_dim, first, end - first);
-    float* to = pairs.data() + size_t(first) * size_t(half) * 2;
-    for (size_t i = 0; i < table.cos.size(); ++i) {
-      to[2 * i] = table.cos[i];
-      to[2 * i + 1] = table.sin[i];
-    }
-  };
-  // A thread is worth some thousands of sines.
-  const int parts = Max(1, Min(threads, positions / 256));
-  std::vector<std::thread> others;
-  for (int i = 1; i < parts; ++i) {
-    const auto edge = [&](int part) { return int(int64_t{positions} * part / parts); };
-    others.emplace_back(fill, edge(i), edge(i + 1));
-  }
-  fill(0, positions / parts);
-  for (std::thread& other : others) other.join();
-  return pairs;
-}
-
-int64_t KvBlockBytes(const ModelConfig& config, DType storage, int block_size) {
-  return int64_t{2} * config.layers * config.kv_heads * config.head_dim * block_size *
-         static_cast<int64_t>(DTypeSize(storage));
 }
 
 }  // namespace eventide

@@ -1,9 +1,11 @@
-// Dense decoders (Llama, Mistral, Qwen2, Qwen3: one builder, driven by ModelConfig alone) as
-// graphs. Five hops a layer: qkv, attention, o, gate_up, down; norms, rope, biases and the KV
-// append live in them.
+// Decoders (Llama, Mistral, Qwen2, Qwen3 and their mixtures of experts: one builder, driven by
+// ModelConfig alone) as graphs. Five hops a layer: qkv, attention, o, gate_up, down; norms, rope,
+// biases and the KV append live in them.
 //
 //   plan -> embedding -> [qkv -> attention -> o -> gate_up -> down] x layers -> final_norm -> head
 //   -> sample
+//
+// With experts a layer ends: o -> router -> route -> gate_up -> down -> combine.
 //
 // Token tiles are independent except through attention, which every tile joins.
 #pragma once
@@ -28,6 +30,9 @@ struct DecoderLimits {
   int block_size = 16;       // tokens of a KV block, a power of two
   int64_t num_blocks = 0;
   int64_t partial_bytes = int64_t{32} << 20;  // scratch for attention that is split over workers
+  // Experts: > 0 takes those of `drawn_routes`, lines in turn over tokens and steps, instead of the router's
+  // choice (benches of imbalance).
+  int route_draws = 0;
 };
 
 struct Decoder {
@@ -42,6 +47,11 @@ struct Decoder {
   TensorId logits;  // float[max_outputs][logits_stride]
   TensorId merge;   // zero between steps; after an aborted one the host has to see to it
   TensorId counts;  // i32[kStepCounts] (ops/step_tables.h)
+  // Of a mixture of experts (ops/expert_tables.h).
+  TensorId tiles;       // ExpertTile[layers][most tiles + 1]
+  TensorId tile_count;  // i32[layers]
+  TensorId pairs;       // RoutedPair[layers][max_tokens][experts_per_token]
+  TensorId drawn;       // i32[layers][route_draws][experts_per_token]
   int logits_stride = 0;
 };
 
@@ -49,7 +59,7 @@ struct Decoder {
 // too.
 absl::Status CheckDecoderLimits(const ModelConfig& config, const DecoderLimits& limits);
 
-// Refuses what Eventide's dense ops do not compute, naming the field.
+// Refuses what Eventide's ops do not compute, naming the field.
 absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
                                      const DecoderLimits& limits);
 

@@ -16,12 +16,20 @@ struct DecoderShape {
         qkv_stride(RoundUp((group + 2) * c.head_dim, kTileRows)),
         qkv_rows(c.kv_heads * qkv_stride),
         hidden_rows(RoundUp(c.hidden, kTileRows)),
-        mlp_rows(RoundUp(2 * c.intermediate, kTileRows)),
+        dense_width(c.IsMoe() ? c.shared_intermediate : c.intermediate),
+        mlp_rows(RoundUp(2 * dense_width, kTileRows)),
+        router_rows(c.num_experts + (c.shared_intermediate > 0 ? 1 : 0)),
+        expert_rows(RoundUp(2 * RoundUp(c.moe_intermediate, 8), kTileRows)),
         vocab_rows(RoundUp(c.vocab, kTileRows)) {}
 
   int group;       // query heads of a KV head
   int qkv_stride;  // packed rows of one KV head: its query heads, key, value, zeros
-  int qkv_rows, hidden_rows, mlp_rows, vocab_rows;  // packed rows of the linears
+  int qkv_rows, hidden_rows;  // packed rows of the linears
+  int dense_width;            // of the MLP that every token passes: all of it, or the shared expert
+  int mlp_rows;
+  int router_rows;  // outputs: experts, then the shared expert's gate
+  int expert_rows;  // packed rows of one expert's gate and up
+  int vocab_rows;
 };
 
 // A packed linear; `bias` is -1 where there is none, and has its rows in the same order.
@@ -35,7 +43,18 @@ struct SplitLimits {
 };
 SplitLimits SplitOf(const Decoder& decoder);
 
+// A layer of experts: tables that `route` makes, and what is computed with them (ops/expert_tables.h).
+struct ExpertTensors {
+  EventId routed;  // per layer; publishes tiles and tile_count
+  int max_tiles = 0;
+  Expr slots;  // the most that the step's tokens can fill
+  TensorId logits, pairs, counts, bases, pair_slot, slot_token, tiles, tile_count;
+  TensorId act, outputs, shared, drawn;
+  LinearTensors router_w, gate_up_w, down_w;
+};
+
 struct DecoderTensors {
+  ExpertTensors experts;
   SplitLimits split;
   EventId plan_done;  // publishes counts
   TensorId counts, row_start, token_row, row_output, output_token, items;
@@ -45,6 +64,21 @@ struct DecoderTensors {
   LinearTensors qkv_w, o_w, gate_up_w, down_w, head_w;
 };
 DecoderTensors AddDecoderTensors(Decoder* decoder, const Expr& rows, const Expr& tokens);
+
+// What a layer of experts stands between.
+struct ExpertsPlace {
+  Graph* graph;
+  const Decoder* decoder;
+  const DecoderTensors* tensors;
+  Expr tokens;
+  int variant;
+  EventId x_ready, o_done;  // [layers + 1][token tiles], [layers][token tiles]
+};
+// Calls the grids of a layer of experts, from behind `o` to the next layer's input.
+void AddExperts(const ExpertsPlace& place);
+
+// Values of `tiles` and `tile_count` as `route` might write them in a step of so many tokens.
+PublishedValues SampleExperts(const Decoder& decoder, int64_t tokens, uint64_t seed);
 
 // Jobs for all weights of a decoder.
 std::vector<PackJob> DecoderJobs(const Decoder& decoder, const DecoderTensors& t);

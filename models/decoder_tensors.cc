@@ -1,6 +1,10 @@
 // The tensors of a decoder's graph: step tables, activations, weights, state.
+#include <thread>
+
 #include "core/status.h"
 #include "models/decoder_parts.h"
+#include "models/rope.h"
+#include "ops/expert_tables.h"
 #include "ops/linear_epilogue.h"
 #include "ops/step_tables.h"
 
@@ -23,6 +27,7 @@ class Tensors {
     AddStepTables();
     AddActivations();
     AddWeights();
+    if (c_.IsMoe()) AddExpertTensors();
     return t_;
   }
 
@@ -62,7 +67,7 @@ class Tensors {
     t_.ssq_m = Scratch("ssq_m", DType::kF32, {tokens_, blocks});
     t_.qkv = Scratch("qkv", DType::kF32, {tokens_, shape_.qkv_rows});
     t_.attn = Activations("attn", tokens_, c_.QueryWidth());
-    t_.act = Activations("act", tokens_, c_.intermediate);
+    if (shape_.dense_width > 0) t_.act = Activations("act", tokens_, shape_.dense_width);
     const int splits = AttentionSplits(c_.head_dim, shape_.group, DTypeSize(d_.storage));
     // State, not scratch: tasks of one grid write and read these, ordered by arrivals at `merge`,
     // not by events; and the last to arrive leaves zeros in `merge` for the next layer and step.
@@ -81,7 +86,10 @@ class Tensors {
 
   // A packed linear and its bias; `layers` 0: not per layer.
   LinearTensors AddLinear(const std::string& name, int layers, int rows, int k, bool bias) {
-    const int height = TileRows(rows);
+    return AddLinear(name, layers, rows, k, bias, TileRows(rows));
+  }
+  LinearTensors AddLinear(const std::string& name, int layers, int rows, int k, bool bias,
+                          int height) {
     std::vector<Expr> shape = {Max(layers, 1), rows / height,
                                static_cast<int64_t>(PackedTile(height, k))};
     LinearTensors tensors;
@@ -98,15 +106,18 @@ class Tensors {
     t_.norm_a = Weight("norm_attention", type, {layers + 1, c_.hidden});
     t_.norm_m = Weight("norm_mlp", type, {layers, c_.hidden});
     t_.q_norm = t_.k_norm = t_.norm_m;  // not read
-    if (c_.qk_norm) {
-      t_.q_norm = Weight("q_norm", type, {layers, c_.head_dim});
-      t_.k_norm = Weight("k_norm", type, {layers, c_.head_dim});
+    if (c_.qk_norm || c_.wide_qk_norm) {
+      const bool wide = c_.wide_qk_norm;
+      t_.q_norm = Weight("q_norm", type, {layers, wide ? c_.QueryWidth() : c_.head_dim});
+      t_.k_norm = Weight("k_norm", type, {layers, wide ? c_.KeyValueWidth() : c_.head_dim});
     }
     const bool mlp_bias = c_.mlp_bias;
     t_.qkv_w = AddLinear("qkv", layers, shape_.qkv_rows, c_.hidden, c_.attention_bias);
     t_.o_w = AddLinear("o", layers, shape_.hidden_rows, c_.QueryWidth(), c_.attention_output_bias);
-    t_.gate_up_w = AddLinear("gate_up", layers, shape_.mlp_rows, c_.hidden, mlp_bias);
-    t_.down_w = AddLinear("down", layers, shape_.hidden_rows, c_.intermediate, mlp_bias);
+    if (shape_.dense_width > 0) {
+      t_.gate_up_w = AddLinear("gate_up", layers, shape_.mlp_rows, c_.hidden, mlp_bias);
+      t_.down_w = AddLinear("down", layers, shape_.hidden_rows, shape_.dense_width, mlp_bias);
+    }
     t_.head_w = AddLinear("head", 0, shape_.vocab_rows, c_.hidden, false);
     t_.table = TensorId{t_.head_w.weight};
     if (!c_.tie_embeddings) t_.table = Weight("embedding", type, {1, c_.vocab, c_.hidden});
@@ -115,6 +126,48 @@ class Tensors {
     const int64_t block = int64_t{2} * c_.kv_heads * d_.limits.block_size * c_.head_dim;
     d_.cache = t_.cache =
         g_.AddTensor("kv_cache", type, {layers, d_.limits.num_blocks, block}, TensorRole::kState);
+  }
+
+  void AddExpertTensors() {
+    ExpertTensors& e = t_.experts;
+    const int layers = c_.layers, experts = c_.num_experts;
+    const int64_t most_pairs = int64_t{d_.limits.max_tokens} * c_.experts_per_token;
+    const int64_t most_slots = MostSlots(most_pairs, experts);
+    e.max_tiles = static_cast<int>(MostTiles(most_pairs, experts));
+    const Expr pairs = tokens_ * c_.experts_per_token;
+    e.slots = pairs + 7 * Min(pairs, experts);
+    // Of one layer each: what it publishes must not change while a layer still reads it.
+    e.routed = g_.AddEvents("routed", {layers});
+    e.tiles = g_.AddPublished("tiles", {layers, e.max_tiles + 1, int{sizeof(ExpertTile) / 4}}, 0,
+                              Max<int64_t>(most_slots, experts), e.routed, {At(0)});
+    e.tile_count = g_.AddPublished("tile_count", {layers}, 1, e.max_tiles, e.routed, {At(0)});
+    d_.tiles = e.tiles;
+    d_.tile_count = e.tile_count;
+    const Expr groups = CeilDiv(tokens_, 8);
+    e.logits = Scratch("router_logits", DType::kF32, {tokens_, shape_.router_rows});
+    // Of each layer, so that benches can see after a step where its tokens went.
+    e.pairs = Scratch("pairs", DType::kI32,
+                      {layers, tokens_, c_.experts_per_token * int{sizeof(RoutedPair) / 4}});
+    d_.pairs = e.pairs;
+    e.counts = Scratch("group_counts", DType::kI32, {groups, experts});
+    e.bases = Scratch("group_bases", DType::kI32, {groups, experts});
+    e.pair_slot = Scratch("pair_slot", DType::kI32, {tokens_, c_.experts_per_token});
+    e.slot_token = Scratch("slot_token", DType::kI32, {e.slots});
+    e.act = Activations("expert_act", e.slots, c_.moe_intermediate);
+    e.outputs = Scratch("expert_outputs", DType::kF32, {e.slots, c_.hidden});
+    e.shared = e.outputs;  // not read
+    if (c_.shared_intermediate > 0) {
+      e.shared = Scratch("shared_output", DType::kF32, {tokens_, c_.hidden});
+    }
+    const int draws = d_.limits.route_draws;
+    d_.drawn = e.drawn = g_.AddTensor("drawn_routes", DType::kI32,
+                                      {layers, Max(draws, 1), c_.experts_per_token},
+                                      TensorRole::kInput);
+    e.router_w = AddLinear("router", layers, RoundUp(shape_.router_rows, kTileRows), c_.hidden, false);
+    e.gate_up_w =
+        AddLinear("expert_gate_up", layers, experts * shape_.expert_rows, c_.hidden, false, kTileRows);
+    e.down_w = AddLinear("expert_down", layers, experts * shape_.hidden_rows, c_.moe_intermediate,
+                         false, kTileRows);
   }
 
   Decoder& d_;
@@ -140,6 +193,35 @@ SplitLimits SplitOf(const Decoder& d) {
 
 DecoderTensors AddDecoderTensors(Decoder* decoder, const Expr& rows, const Expr& tokens) {
   return Tensors(decoder, rows, tokens).Add();
+}
+
+std::vector<float> RopeTensor(const Decoder& decoder, int threads) {
+  const int positions = decoder.limits.max_model_len, half = decoder.config.head_dim / 2;
+  std::vector<float> pairs(size_t(positions) * size_t(half) * 2);
+  const auto fill = [&](int first, int end) {
+    const RopeTable table =
+        BuildRopeTable(decoder.config.rope, decoder.config.head_dim, first, end - first);
+    float* to = pairs.data() + size_t(first) * size_t(half) * 2;
+    for (size_t i = 0; i < table.cos.size(); ++i) {
+      to[2 * i] = table.cos[i];
+      to[2 * i + 1] = table.sin[i];
+    }
+  };
+  // A thread is worth some thousands of sines.
+  const int parts = Max(1, Min(threads, positions / 256));
+  std::vector<std::thread> others;
+  for (int i = 1; i < parts; ++i) {
+    const auto edge = [&](int part) { return int(int64_t{positions} * part / parts); };
+    others.emplace_back(fill, edge(i), edge(i + 1));
+  }
+  fill(0, positions / parts);
+  for (std::thread& other : others) other.join();
+  return pairs;
+}
+
+int64_t KvBlockBytes(const ModelConfig& config, DType storage, int block_size) {
+  return int64_t{2} * config.layers * config.kv_heads * config.head_dim * block_size *
+         static_cast<int64_t>(DTypeSize(storage));
 }
 
 }  // namespace eventide

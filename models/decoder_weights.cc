@@ -47,17 +47,16 @@ void AddQkvJobs(const ModelConfig& c, DType storage, int layer, LinearTensors to
                 shape.qkv_rows, c.hidden, storage, layer, to, jobs);
 }
 
-void AddGateUpJobs(const ModelConfig& c, DType storage, int layer, LinearTensors to,
-                   std::vector<PackJob>* jobs) {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".mlp.");
+// Rows of a gate and its factor alternate by 8. `instance`: of the layer, or of an expert of it.
+void AddGateUpJobs(std::vector<std::string> names, int width, int packed_rows, int hidden,
+                   DType storage, int instance, LinearTensors to, std::vector<PackJob>* jobs) {
   std::vector<RowSpan> spans;
-  for (int first = 0; first < c.intermediate; first += 8) {
-    const int rows = Min(8, c.intermediate - first);
+  for (int first = 0; first < width; first += 8) {
+    const int rows = Min(8, width - first);
     spans.push_back({2 * first, 0, first, rows});
     spans.push_back({2 * first + 8, 1, first, rows});
   }
-  AddLinearJobs({prefix + "gate_proj", prefix + "up_proj"}, std::move(spans),
-                DecoderShape(c).mlp_rows, c.hidden, storage, layer, to, jobs);
+  AddLinearJobs(names, std::move(spans), packed_rows, hidden, storage, instance, to, jobs);
 }
 
 void AddPlainJobs(const std::string& name, int rows, int columns, DType storage, int layer,
@@ -76,6 +75,41 @@ void AddVectorJob(const std::string& name, int elements, DType storage, int inst
   job.spans = {{0, 0, 0, elements}};
   job.offset = instance * PackedBytes(job, storage);
   jobs->push_back(std::move(job));
+}
+
+// The MLP that every token passes.
+void AddMlpJobs(const ModelConfig& c, const std::string& prefix, DType storage, int layer,
+                const DecoderTensors& t, std::vector<PackJob>* jobs) {
+  const DecoderShape shape(c);
+  AddGateUpJobs({prefix + "gate_proj", prefix + "up_proj"}, shape.dense_width, shape.mlp_rows,
+                c.hidden, storage, layer, t.gate_up_w, jobs);
+  AddPlainJobs(prefix + "down_proj", c.hidden, shape.dense_width, storage, layer, t.down_w, jobs);
+}
+
+void AddExpertJobs(const ModelConfig& c, DType storage, int layer, const DecoderTensors& t,
+                   std::vector<PackJob>* jobs) {
+  const DecoderShape shape(c);
+  const ExpertNames names = ExpertNamesOf(c, layer);
+  std::vector<std::string> router = {names.router};
+  std::vector<RowSpan> rows = {{0, 0, 0, c.num_experts}};
+  if (c.shared_intermediate > 0) {
+    router.push_back(names.shared_gate);
+    rows.push_back({c.num_experts, 1, 0, 1});
+    AddMlpJobs(c, names.shared + ".", storage, layer, t, jobs);
+  }
+  AddLinearJobs(router, std::move(rows), RoundUp(shape.router_rows, kTileRows), c.hidden, storage,
+                layer, t.experts.router_w, jobs);
+  const size_t first = jobs->size();
+  for (int expert = 0; expert < c.num_experts; ++expert) {
+    const std::string prefix = absl::StrCat(names.experts, ".", expert, ".");
+    const int instance = layer * c.num_experts + expert;
+    AddGateUpJobs({prefix + names.gate, prefix + names.up}, c.moe_intermediate, shape.expert_rows,
+                  c.hidden, storage, instance, t.experts.gate_up_w, jobs);
+    AddPlainJobs(prefix + names.down, c.hidden, c.moe_intermediate, storage, instance,
+                 t.experts.down_w, jobs);
+  }
+  // There are tasks enough: expert linears have tall tiles, whatever their size.
+  for (size_t i = first; i < jobs->size(); ++i) (*jobs)[i].height = kTileRows;
 }
 
 }  // namespace
@@ -102,14 +136,18 @@ std::vector<PackJob> DecoderJobs(const Decoder& decoder, const DecoderTensors& t
     };
     vector("input_layernorm.weight", c.hidden, t.norm_a);
     vector("post_attention_layernorm.weight", c.hidden, t.norm_m);
-    if (c.qk_norm) {
-      vector("self_attn.q_norm.weight", c.head_dim, t.q_norm);
-      vector("self_attn.k_norm.weight", c.head_dim, t.k_norm);
+    if (c.qk_norm || c.wide_qk_norm) {
+      const bool wide = c.wide_qk_norm;
+      vector("self_attn.q_norm.weight", wide ? c.QueryWidth() : c.head_dim, t.q_norm);
+      vector("self_attn.k_norm.weight", wide ? c.KeyValueWidth() : c.head_dim, t.k_norm);
     }
     AddQkvJobs(c, type, layer, t.qkv_w, jobs);
     AddPlainJobs(p + "self_attn.o_proj", c.hidden, c.QueryWidth(), type, layer, t.o_w, jobs);
-    AddGateUpJobs(c, type, layer, t.gate_up_w, jobs);
-    AddPlainJobs(p + "mlp.down_proj", c.hidden, c.intermediate, type, layer, t.down_w, jobs);
+    if (c.IsMoe()) {
+      AddExpertJobs(c, type, layer, t, jobs);
+    } else {
+      AddMlpJobs(c, p + "mlp.", type, layer, t, jobs);
+    }
   }
   AddVectorJob("model.norm.weight", c.hidden, type, c.layers, t.norm_a.index, jobs);
   AddPlainJobs(c.tie_embeddings ? embedding : "lm_head", c.vocab, c.hidden, type, 0, t.head_w,

@@ -118,17 +118,55 @@ ModelConfig TestQwen3() {
 }
 
 ModelConfig TestMoe() {
-  ModelConfig config = TestQwen3();
+  ModelConfig config = TestLlama();
   config.family = "qwen3_moe";
-  config.hidden = 192;
-  config.heads = 6;
-  config.kv_heads = 2;
-  config.head_dim = 32;
-  config.tie_embeddings = false;
-  config.num_experts = 8;
-  config.experts_per_token = 2;
+  config.rms_eps = 1e-6f;
+  config.qk_norm = true;
+  config.num_experts = 16;
+  config.experts_per_token = 4;
   config.moe_intermediate = 96;
   config.norm_topk_prob = true;
+  return config;
+}
+
+// Families of mixtures of experts in shapes that no tile divides.
+ModelConfig TestMixtral() {
+  ModelConfig config = TestLlama();
+  config.family = "mixtral";
+  config.hidden = 175;
+  config.heads = 7;
+  config.kv_heads = 1;
+  config.head_dim = 80;
+  config.intermediate = config.moe_intermediate = 75;
+  config.num_experts = 5;
+  config.experts_per_token = 2;
+  config.norm_topk_prob = true;
+  return config;
+}
+
+ModelConfig TestOlmoe() {
+  ModelConfig config = TestLlama();
+  config.family = "olmoe";
+  config.wide_qk_norm = true;
+  config.hidden = 168;
+  config.heads = 3;
+  config.kv_heads = 1;
+  config.head_dim = 56;
+  config.intermediate = config.moe_intermediate = 52;
+  config.num_experts = 6;
+  config.experts_per_token = 2;
+  return config;
+}
+
+ModelConfig TestQwen2Moe() {
+  ModelConfig config = TestLlama();
+  config.family = "qwen2_moe";
+  config.rms_eps = 1e-6f;
+  config.attention_bias = true;
+  config.num_experts = 9;
+  config.experts_per_token = 3;
+  config.moe_intermediate = 40;
+  config.shared_intermediate = 101;
   return config;
 }
 
@@ -172,6 +210,8 @@ constexpr Preset kPresets[] = {
     {"qwen3-0.6b", Qwen3_06B},        {"qwen3-8b", Qwen3_8B},
     {"qwen3-30b-a3b", Qwen3_30B_A3B}, {"test-llama", TestLlama},
     {"test-qwen3", TestQwen3},        {"test-moe", TestMoe},
+    {"test-mixtral", TestMixtral},    {"test-qwen2-moe", TestQwen2Moe},
+    {"test-olmoe", TestOlmoe},
 };
 
 }  // namespace

@@ -76,6 +76,15 @@ class WeightSource {
 // config.dtype. A tied lm_head is not among them.
 std::vector<TensorInfo> ExpectedTensors(const ModelConfig& config);
 
+// What a family calls the parts of one layer of experts, without ".weight". An expert's projections are
+// `experts`.<number>.`gate` and so on; the shared expert is an MLP called `shared`.
+struct ExpertNames {
+  std::string router, experts;
+  const char *gate, *up, *down;
+  std::string shared, shared_gate;
+};
+ExpertNames ExpertNamesOf(const ModelConfig& config, int layer);
+
 // Refuses a source that lacks a tensor of its configuration, has one of another shape or of a type
 // that Eventide does not compute with, or has one that the model would not use. Names them all (up
 // to a few). Tables that can be recomputed (rotary_emb.inv_freq) and a tied lm_head are ignored.

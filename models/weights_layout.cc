@@ -17,7 +17,7 @@ class Layout {
 
   std::vector<TensorInfo> Build() {
     Add("model.embed_tokens.weight", {c_.vocab, c_.hidden});
-    for (int layer = 0; layer < c_.layers; ++layer) AddLayer(absl::StrCat("model.layers.", layer));
+    for (int layer = 0; layer < c_.layers; ++layer) AddLayer(layer);
     Add("model.norm.weight", {c_.hidden});
     if (!c_.tie_embeddings) Add("lm_head.weight", {c_.vocab, c_.hidden});
     return std::move(tensors_);
@@ -33,7 +33,8 @@ class Layout {
     if (bias) Add(name + ".bias", {rows});
   }
 
-  void AddLayer(const std::string& layer) {
+  void AddLayer(int index) {
+    const std::string layer = absl::StrCat("model.layers.", index);
     Add(layer + ".input_layernorm.weight", {c_.hidden});
     const std::string attention = layer + ".self_attn";
     AddLinear(attention + ".q_proj", c_.QueryWidth(), c_.hidden, c_.attention_bias);
@@ -42,11 +43,14 @@ class Layout {
     if (c_.qk_norm) {
       Add(attention + ".q_norm.weight", {c_.head_dim});
       Add(attention + ".k_norm.weight", {c_.head_dim});
+    } else if (c_.wide_qk_norm) {
+      Add(attention + ".q_norm.weight", {c_.QueryWidth()});
+      Add(attention + ".k_norm.weight", {c_.KeyValueWidth()});
     }
     AddLinear(attention + ".o_proj", c_.hidden, c_.QueryWidth(), c_.attention_output_bias);
     Add(layer + ".post_attention_layernorm.weight", {c_.hidden});
     if (c_.IsMoe()) {
-      AddExperts(layer);
+      AddExperts(index);
     } else {
       AddMlp(layer + ".mlp", c_.intermediate);
     }
@@ -58,20 +62,18 @@ class Layout {
     AddLinear(name + ".down_proj", c_.hidden, intermediate, c_.mlp_bias);
   }
 
-  void AddExperts(const std::string& layer) {
-    const bool mixtral = c_.family == "mixtral";
-    const std::string moe = layer + (mixtral ? ".block_sparse_moe" : ".mlp");
-    Add(moe + ".gate.weight", {c_.num_experts, c_.hidden});
+  void AddExperts(int layer) {
+    const ExpertNames names = ExpertNamesOf(c_, layer);
+    AddLinear(names.router, c_.num_experts, c_.hidden, false);
     for (int e = 0; e < c_.num_experts; ++e) {
-      const std::string expert = absl::StrCat(moe, ".experts.", e);
-      if (mixtral) {
-        Add(expert + ".w1.weight", {c_.moe_intermediate, c_.hidden});
-        Add(expert + ".w3.weight", {c_.moe_intermediate, c_.hidden});
-        Add(expert + ".w2.weight", {c_.hidden, c_.moe_intermediate});
-      } else {
-        AddMlp(expert, c_.moe_intermediate);
-      }
+      const std::string expert = absl::StrCat(names.experts, ".", e, ".");
+      AddLinear(expert + names.gate, c_.moe_intermediate, c_.hidden, false);
+      AddLinear(expert + names.up, c_.moe_intermediate, c_.hidden, false);
+      AddLinear(expert + names.down, c_.hidden, c_.moe_intermediate, false);
     }
+    if (c_.shared_intermediate == 0) return;
+    AddMlp(names.shared, c_.shared_intermediate);
+    AddLinear(names.shared_gate, 1, c_.hidden, false);
   }
 
   const ModelConfig& c_;
@@ -106,6 +108,19 @@ class Complaints {
 };
 
 }  // namespace
+
+ExpertNames ExpertNamesOf(const ModelConfig& config, int layer) {
+  const bool mixtral = config.family == "mixtral";
+  const std::string moe =
+      absl::StrCat("model.layers.", layer, mixtral ? ".block_sparse_moe" : ".mlp");
+  return {moe + ".gate",
+          moe + ".experts",
+          mixtral ? "w1" : "gate_proj",
+          mixtral ? "w3" : "up_proj",
+          mixtral ? "w2" : "down_proj",
+          moe + ".shared_expert",
+          moe + ".shared_expert_gate"};
+}
 
 std::vector<TensorInfo> ExpectedTensors(const ModelConfig& config) {
   return Layout(config).Build();

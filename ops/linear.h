@@ -1,6 +1,10 @@
 // y[token, row] = sum over k of weight[row, k] * input[token, k], one task per tile of tokens and tile of rows,
 // with the epilogues a decoder needs. Weights are packed and streamed ahead of every wait (device/layout.h).
 //
+// The same for experts: the weight is that of all experts in turn, a task's first coordinate is an element
+// of the table "tiles" (ops/expert_tables.h), which says whose weight and which slots, and a slot's input is
+// its own or that of its token.
+//
 // A norm in front of the linear is folded in: the producer stores x * gain and the sums of squares of x;
 // the linear multiplies its result by 1 / rms, which is the same product in another order.
 //
@@ -10,16 +14,19 @@
 #include "device/dtype.h"
 #include "device/op.h"
 #include "device/layout.h"
+#include "ops/expert_tables.h"
 #include "ops/linear_epilogue.h"
 
 namespace eventide {
 
 struct Linear {
   static constexpr OpInfo kInfo = {
-      "linear", 11,
+      "linear", 13,
       {In("weight"), In("input"), In("bias"), In("sums"), In("count"), Out("output"),
-       InOut("residual"), In("gain"), Out("next"), Out("next_sums"), Out("best")},
-      /*stream_floor=*/1, /*input_floor=*/1, /*constant_params=*/false, /*starts_early=*/true};
+       InOut("residual"), In("gain"), Out("next"), Out("next_sums"), Out("best"),
+       In("tiles"), In("slot_token")},
+      /*stream_floor=*/1, /*input_floor=*/1, /*constant_params=*/false,
+      /*starts_early=*/true, /*even_tasks=*/true};
   using Params = LinearParams;
 
   // Tokens of a task: as many as have one step of all segments in a page.
@@ -28,9 +35,18 @@ struct Linear {
   }
   static constexpr i32 kMaxTileTokens = kPageBytes / (kSegments * 16 * 2);
   static constexpr i32 kMaxTileRows = 32;
+  static_assert(kExpertTileSlots <= kPageBytes / (kSegments * 16 * 4), "also of float32");
 
+  static EVT_FN const ExpertTile& TileOf(const Task<Params>& t) {
+    return t.Operand<const ExpertTile>(LinearOperand::kTiles)[t.at.at[0]];
+  }
+  // The task's first token, or slot.
+  static EVT_FN i32 First(const Task<Params>& t, i32 tile_tokens) {
+    return t.params().expert_tiles > 0 ? TileOf(t).group * 8 : t.at.at[0] * tile_tokens;
+  }
   static EVT_FN i32 Tokens(const Task<Params>& t, i32 tile_tokens) {
     const Params& p = t.params();
+    if (p.expert_tiles > 0) return TileOf(t).count;
     const i32 all = p.count_index < 0 ? t.Dim(p.tokens)
                                       : t.Operand<const i32>(LinearOperand::kCount)[p.count_index];
     return Min(all - t.at.at[0] * tile_tokens, tile_tokens);
@@ -49,8 +65,10 @@ struct Linear {
     const i32 steps = SegmentSteps(p.k);
     const i32 page_steps = StepsPerPage(p.tile_rows, kElements);
     const u32 step_bytes = kPageBytes / static_cast<u32>(page_steps);
+    const i32 expert = p.expert_tiles > 0 ? TileOf(t).expert : 0;
     const u8* tile = t.Operand<const u8>(LinearOperand::kWeight) +
-                     t.at.at[1] * p.tiles * PackedTile(p.tile_rows, p.k) * kElements;
+                     (static_cast<i64>(expert) * p.expert_tiles + t.at.at[1] * p.tiles) *
+                         PackedTile(p.tile_rows, p.k) * kElements;
     EVT_ROLLED
     for (i32 left = Tiles(t); left > 0; --left) {
       EVT_ROLLED
@@ -68,22 +86,38 @@ struct Linear {
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
-    const i32 groups = CeilDiv(Tokens(t, TileTokens(kElements)), 8);
+    const i32 tokens = Tokens(t, TileTokens(kElements)), groups = CeilDiv(tokens, 8);
     const i32 page_steps = InputSteps(groups, kElements);
     const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
-    const u8* first = t.Operand<const u8>(LinearOperand::kInput) +
-                      static_cast<u64>(t.at.at[0]) * (TileTokens(kElements) / 8) * group_bytes;
+    const u8* input = t.Operand<const u8>(LinearOperand::kInput);
+    const u8* first = input + static_cast<u64>(First(t, TileTokens(kElements)) / 8) * group_bytes;
     EVT_ROLLED
     for (i32 left = Tiles(t); left > 0; --left) {
       EVT_ROLLED
       for (i32 step = 0; step < steps; step += page_steps) {
-        lane.Copy(
-            CopyShape::Of(groups, static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes),
-            [&](i32 g, i32) {
-              return first + g * group_bytes + static_cast<u64>(step) * kStepBytes;
-            });
+        const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes;
+        const u64 at = static_cast<u64>(step) * kStepBytes;
+        if (p.gathers) {
+          GatherRows<kElements>(lane, t, tokens, bytes, input + at);
+          continue;
+        }
+        lane.Copy(CopyShape::Of(groups, bytes),
+                  [&](i32 g, i32) { return first + g * group_bytes + at; });
       }
     }
+  }
+
+  template <i32 kElements, class L>
+  static EVT_FN void GatherRows(L& lane, const Task<Params>& t, i32 slots, u32 bytes,
+                                const u8* input) {
+    const i32* slot_token =
+        t.Operand<const i32>(LinearOperand::kSlotToken) + First(t, TileTokens(kElements));
+    const u64 group_bytes = static_cast<u64>(ActivationGroup(t.params().k)) * kElements;
+    lane.CopyRows(slots, bytes, 8 * kElements, [&](i32 slot) {
+      const i32 token = slot_token[slot];
+      return input + static_cast<u64>(token / 8) * group_bytes +
+             static_cast<u32>(token % 8) * (8 * kElements);
+    });
   }
 
   // Steps whose activations share a page: the largest power of two that fits.
@@ -96,12 +130,12 @@ struct Linear {
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
     const Params p = t.params();
-    const i32 tokens = Tokens(t, TileTokens(kElements));
+    const i32 tokens = Tokens(t, TileTokens(kElements)), begin = First(t, TileTokens(kElements));
     Memo<T>& memo = *reinterpret_cast<Memo<T>*>(w.Memo());
     typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, tokens);
     const i32 steps = SegmentSteps(p.k), weight_steps = StepsPerPage(p.tile_rows, kElements);
     const i32 input_steps = InputSteps(CeilDiv(tokens, 8), kElements);
-    const LinearEpilogue<T> first_ending(t, memo.scale, tokens, TileTokens(kElements));
+    const LinearEpilogue<T> first_ending(t, memo.scale, begin, tokens);
     auto row = tile.RowOf(first_ending);
     if (w.Leader()) {
       memo.turn ^= 1;
@@ -109,7 +143,7 @@ struct Linear {
     }
     if (!w.AwaitReady()) return;
     LinearEpilogue<T>& ending = memo.ending[memo.turn].Get();
-    if (p.norm_size > 0) NormScales(w, t, tokens, TileTokens(kElements), memo);
+    if (p.norm_size > 0) NormScales(w, t, begin, tokens, memo);
     EVT_ROLLED
     for (i32 i = 0, tiles = Tiles(t); i < tiles; ++i) {
       if (i > 0) {
@@ -143,16 +177,20 @@ struct Linear {
 
   // 1 / rms of each token: sums of squares over blocks of 16 columns, added in the fixed order of RowSums.
   template <class T, class W>
-  static EVT_FN void NormScales(W& w, const Task<Params>& t, i32 tokens, i32 tile_tokens,
+  static EVT_FN void NormScales(W& w, const Task<Params>& t, i32 begin, i32 tokens,
                                 Memo<T>& memo) {
     static_assert(sizeof(Memo<T>) <= kMemoBytes, "memo");
     if (memo.node == &t.node && memo.layer == t.at.layer && memo.tile == t.at.at[0]) return;
     const Params& p = t.params();
     const i32 blocks = CeilDiv(p.norm_size, 16);
-    const float* sums = t.Operand<const float>(LinearOperand::kSums) +
-                        static_cast<i64>(t.at.at[0]) * tile_tokens * blocks;
+    const float* sums = t.Operand<const float>(LinearOperand::kSums);
+    const i32* slot_token = t.Operand<const i32>(LinearOperand::kSlotToken);
     w.RowSums(
-        tokens, blocks, [&](i32 token, i32 i) { return sums[static_cast<i64>(token) * blocks + i]; },
+        tokens, blocks,
+        [&](i32 token, i32 i) {
+          const i32 at = p.gathers ? slot_token[begin + token] : begin + token;
+          return sums[static_cast<i64>(at) * blocks + i];
+        },
         [&](i32 token, float sum) {
           const float mean = Divide(sum, static_cast<float>(p.norm_size));
           memo.scale[token] = Divide(1.0f, SquareRoot(Add(mean, p.epsilon)));

@@ -9,7 +9,8 @@
 namespace eventide {
 
 struct LinearOperand {
-  enum : int { kWeight, kInput, kBias, kSums, kCount, kOutput, kResidual, kGain, kNext, kNextSums, kBest };
+  enum : int { kWeight, kInput, kBias, kSums, kCount, kOutput, kResidual, kGain, kNext, kNextSums, kBest,
+    kTiles, kSlotToken };
 };
 
 struct LinearParams {
@@ -31,6 +32,8 @@ struct LinearParams {
   i32 norm_size;      // 0: no norm; else columns of x, the sums being over blocks of 16 of them
   float epsilon;
   i32 has_bias;
+  i32 expert_tiles;   // > 0: row tiles of one expert
+  i32 gathers;        // experts: slot s takes the input and sums of token slot_token[s], not its own
 };
 
 // The best logit of 16 neighbouring ids, ties to the lower one.
@@ -63,8 +66,8 @@ struct LinearEpilogue {
   T* activations;  // next, or output
   void* reduced;   // sums of squares, or best logits
 
-  EVT_FN LinearEpilogue(const Task<LinearParams>& t, const float* scales, i32 token_count,
-                        i32 tile_tokens) {
+  EVT_FN LinearEpilogue(const Task<LinearParams>& t, const float* scales, i64 token,
+                        i32 token_count) {
     const LinearParams& p = t.params();
     epilogue = p.epilogue;
     rows = p.rows;
@@ -75,7 +78,6 @@ struct LinearEpilogue {
     const bool residual = epilogue == LinearParams::kResidual;
     stride = residual ? rows : p.output_stride;
     group = static_cast<i32>(ActivationGroup(stride));
-    const i64 token = static_cast<i64>(t.at.at[0]) * tile_tokens;
     gain = t.Operand<const T>(LinearOperand::kGain);
     const int output = residual ? LinearOperand::kResidual : LinearOperand::kOutput;
     floats = t.Operand<float>(output) + token * stride;

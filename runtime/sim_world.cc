@@ -146,6 +146,13 @@ void SimWorld::EndCopy(size_t index) {
   copies_.pop_back();
   const CopyShape& shape = copy.shape;
   for (i32 i = 0; i < shape.pieces * shape.runs; ++i) {
+    if (copy.unit > 0) {
+      u8* to = copy.to + static_cast<size_t>(i / 8) * shape.bytes + i % 8 * copy.unit;
+      for (u32 at = 0; at < shape.bytes; at += 8 * copy.unit) {
+        std::memcpy(to + at, copy.from[i] + at, copy.unit);
+      }
+      continue;
+    }
     const size_t piece = static_cast<size_t>(i % shape.pieces);
     const size_t run = static_cast<size_t>(i / shape.pieces);
     std::memcpy(copy.to + run * shape.run_bytes + piece * shape.bytes, copy.from[i],

@@ -1,6 +1,7 @@
 #include "schedulers/cost.h"
 
 #include <algorithm>
+#include <set>
 
 namespace eventide {
 namespace {
@@ -28,7 +29,9 @@ GridCost CostOf(const Program& program, int grid_index) {
   cost.max_tasks = 1;
   for (const Expr& extent : grid.extents)
     cost.max_tasks = SaturatingMul(cost.max_tasks, MaxOf(program, extent));
+  std::set<int> counted;  // a tensor may stand for operands that a call does not use
   for (const Operand& operand : grid.operands) {
+    if (!counted.insert(operand.tensor).second) continue;
     const TensorDecl& tensor = program.tensors[operand.tensor];
     const absl::StatusOr<int64_t> bytes = CapacityBytes(program, operand.tensor);
     if (!bytes.ok()) continue;
@@ -39,8 +42,8 @@ GridCost CostOf(const Program& program, int grid_index) {
     }
   }
   // An extent from the device, or a range of elements read from the device: one task may have much
-  // to do and the next one nothing.
-  cost.ragged = grid.device_extent;
+  // to do and the next one nothing, unless its op says that tasks are alike.
+  cost.ragged = grid.device_extent && !(grid.op != nullptr && grid.op->even_tasks);
   for (const Edge& edge : grid.waits) {
     for (const IndexRange& range : edge.index)
       cost.ragged = cost.ragged || (!range.single && range.high.HasLoad());

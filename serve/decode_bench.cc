@@ -97,6 +97,10 @@ int64_t DecodeWeightBytes(const ModelConfig& config, DType storage) {
   return elements * DTypeSize(storage);
 }
 
+int64_t ExpertBytes(const ModelConfig& config, DType storage) {
+  return int64_t{3} * config.moe_intermediate * config.hidden * DTypeSize(storage);
+}
+
 int64_t DecodeKvBytes(const ModelConfig& config, DType storage, int cached) {
   int64_t tokens = 0;
   for (int layer = 0; layer < config.layers; ++layer) {
@@ -141,6 +145,7 @@ absl::StatusOr<std::unique_ptr<DecodeBench>> DecodeBench::Create(
   }
   limits.max_tokens = limits.max_rows * options.tokens_per_row;
   limits.max_outputs = limits.max_tokens;
+  limits.route_draws = options.route_draws;
   ASSIGN_OR_RETURN(bench->runner_, MegakernelRunner::Create(source, runner));
   RETURN_IF_ERROR(bench->FillCache());
   return bench;
@@ -289,7 +294,40 @@ absl::StatusOr<DecodeTimes> DecodeBench::Measure(const DecodeShape& shape, int s
   times.bytes = DecodeWeightBytes(config, options_.storage) +
                 shape.batch * DecodeKvBytes(config, options_.storage,
                                             Cached(config, options_.tokens_per_row, shape.context));
+  if (config.IsMoe()) {
+    // Of the last step: which experts others read differs little where tokens are random.
+    ASSIGN_OR_RETURN(const Routes routes, LastRoutes());
+    const RouteStatistics seen =
+        StatisticsOf(routes, config.num_experts, routes.lines, routes.lines);
+    times.bytes -= static_cast<int64_t>((config.num_experts - seen.active) * config.layers *
+                                        static_cast<double>(ExpertBytes(config, options_.storage)));
+  }
   return times;
+}
+
+absl::Status DecodeBench::SetRoutes(const Routes& routes) {
+  if (routes.lines != options_.route_draws) {
+    return absl::InvalidArgumentError(absl::StrCat(routes.lines, " lines of routes; the program takes ",
+                                                   options_.route_draws));
+  }
+  const Buffer buffer = runner_->executor().TensorBuffer(runner_->decoder().drawn);
+  return runner_->executor().Write(buffer, 0, routes.experts.data(),
+                                   static_cast<int64_t>(routes.experts.size() * 4));
+}
+
+absl::StatusOr<Routes> DecodeBench::LastRoutes() {
+  const Decoder& decoder = runner_->decoder();
+  Routes routes{decoder.config.layers, last_.batch * options_.tokens_per_row,
+                decoder.config.experts_per_token, {}};
+  const Buffer buffer = runner_->executor().TensorBuffer(decoder.pairs);
+  constexpr int64_t kFields = 4;  // RoutedPair: the expert comes first
+  std::vector<int32_t> pairs(static_cast<size_t>(routes.lines * routes.top_k * kFields));
+  for (int64_t layer = 0; layer < routes.layers; ++layer) {
+    RETURN_IF_ERROR(runner_->executor().Read(buffer, layer * (buffer.bytes / routes.layers),
+                                             pairs.data(), static_cast<int64_t>(pairs.size() * 4)));
+    for (size_t i = 0; i < pairs.size(); i += kFields) routes.experts.push_back(pairs[i]);
+  }
+  return routes;
 }
 
 absl::StatusOr<Timeline> DecodeBench::LastTimeline() {

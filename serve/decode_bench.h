@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/routes.h"
 #include "runtime/timeline.h"
 #include "serve/megakernel_runner.h"
 
@@ -24,6 +25,7 @@ struct DecodeBenchOptions {
   int tokens_per_row = 1;
   int block_size = 16;
   uint64_t seed = 0;
+  int route_draws = 0;  // DecoderLimits: lines of routes that SetRoutes gives
   int pack_threads = 2;
   std::function<void(int64_t done, int64_t total)> pack_progress;
 };
@@ -41,9 +43,10 @@ struct DecodeTimes {
   int64_t bytes = 0;     // DecodeBytes
 };
 
-// What a step cannot avoid reading: the weights of all linears and of the head once, and the KV of
-// `cached` tokens of every row (of windowed layers, the window's).
-int64_t DecodeWeightBytes(const ModelConfig& config, DType storage);
+// What a step cannot avoid reading: the weights of all linears and of the head once, of experts those that
+// tokens went to, and the KV of `cached` tokens of every row (of windowed layers, the window's).
+int64_t DecodeWeightBytes(const ModelConfig& config, DType storage);  // with all experts
+int64_t ExpertBytes(const ModelConfig& config, DType storage);        // of one expert of one layer
 int64_t DecodeKvBytes(const ModelConfig& config, DType storage, int cached);
 
 // KV memory that a shape needs, in bytes.
@@ -61,6 +64,11 @@ class DecodeBench {
                                       const std::function<void(int done)>& progress = nullptr);
   // The last step of the last Measure; with BackendOptions::timeline_tasks only.
   absl::StatusOr<Timeline> LastTimeline();
+
+  // Lines for the next Measure, as many as options.route_draws.
+  absl::Status SetRoutes(const Routes& routes);
+  // Where the tokens of the last Measure's last step went: a line for each.
+  absl::StatusOr<Routes> LastRoutes();
 
   // Tokens of the last Measure's last step, one per row: what its bits are compared by.
   const std::vector<TokenId>& last_tokens() const { return last_tokens_; }

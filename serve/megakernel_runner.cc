@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "models/float16_gains.h"
 #include "serve/device_pack.h"
 
 namespace eventide {
@@ -57,7 +58,12 @@ absl::Status MegakernelRunner::Allocate() {
   return absl::OkStatus();
 }
 
-absl::Status MegakernelRunner::Load(const WeightSource& source, const RunnerOptions& options) {
+absl::Status MegakernelRunner::Load(const WeightSource& checkpoint, const RunnerOptions& options) {
+  std::unique_ptr<WeightSource> scaled;
+  if (decoder_.storage == DType::kF16) {
+    ASSIGN_OR_RETURN(scaled, WithFloat16Gains(checkpoint));
+  }
+  const WeightSource& source = scaled != nullptr ? *scaled : checkpoint;
   PackOptions pack;
   pack.storage = decoder_.storage;
   pack.order = backend_.order;

@@ -58,7 +58,7 @@ class MegakernelRunner : public StepRunner {
 
   explicit MegakernelRunner(Decoder decoder) : decoder_(std::move(decoder)) {}
   absl::Status Allocate();
-  absl::Status Load(const WeightSource& source, const RunnerOptions& options);
+  absl::Status Load(const WeightSource& checkpoint, const RunnerOptions& options);
   absl::Status CheckInput(const StepInput& input) const;
   absl::Status WriteTables(const StepInput& input);
   absl::Status ReadResults(const Flight& flight, std::vector<RowResult>* rows);

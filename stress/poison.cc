@@ -16,7 +16,10 @@ PoisonBytes PoisonFor(const Decoder& decoder, const Executor& executor) {
                                                   {"xm", config.hidden},
                                                   {"xf", config.hidden},
                                                   {"attn", config.QueryWidth()},
-                                                  {"act", config.intermediate}};
+                                                  {"act", config.IsMoe()
+                                                              ? config.shared_intermediate
+                                                              : config.intermediate},
+                                                  {"expert_act", config.moe_intermediate}};
   PoisonBytes poison;
   for (size_t t = 0; t < program.tensors.size(); ++t) {
     const TensorDecl& tensor = program.tensors[t];

@@ -1,11 +1,12 @@
-// An independent forward pass of dense Llama and Qwen3 decoders, one token at a time, in float or
-// double, straight from a weight source: what packed weights, tiles, chunks and events are checked
+// An independent forward pass of Llama and Qwen decoders, dense or with experts, one token at a
+// time, in float or double, straight from a weight source: what packed weights, tiles, chunks and events are checked
 // against. Shares no code with ops/ or models/decoder, and is written for being read, not for
 // speed.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ class Reference {
       ASSIGN_OR_RETURN(layer.input_norm, ReadAll(source, p + "input_layernorm.weight", stored));
       ASSIGN_OR_RETURN(layer.post_norm,
                        ReadAll(source, p + "post_attention_layernorm.weight", stored));
-      if (c.qk_norm) {
+      if (c.qk_norm || c.wide_qk_norm) {
         ASSIGN_OR_RETURN(layer.q_norm, ReadAll(source, p + "self_attn.q_norm.weight", stored));
         ASSIGN_OR_RETURN(layer.k_norm, ReadAll(source, p + "self_attn.k_norm.weight", stored));
       }
@@ -43,9 +44,12 @@ class Reference {
       ASSIGN_OR_RETURN(layer.k, ReadMatrix(source, a + "k_proj", stored, ab));
       ASSIGN_OR_RETURN(layer.v, ReadMatrix(source, a + "v_proj", stored, ab));
       ASSIGN_OR_RETURN(layer.o, ReadMatrix(source, a + "o_proj", stored, ob));
-      ASSIGN_OR_RETURN(layer.gate, ReadMatrix(source, m + "gate_proj", stored, mb));
-      ASSIGN_OR_RETURN(layer.up, ReadMatrix(source, m + "up_proj", stored, mb));
-      ASSIGN_OR_RETURN(layer.down, ReadMatrix(source, m + "down_proj", stored, mb));
+      if (c.IsMoe()) {
+        RETURN_IF_ERROR(ReadExperts(source, l, stored, &layer));
+      } else {
+        ASSIGN_OR_RETURN(layer.mlp, ReadMlp(source, m, {"gate_proj", "up_proj", "down_proj"},
+                                            stored, mb));
+      }
       r.layers_.push_back(std::move(layer));
     }
     ASSIGN_OR_RETURN(r.final_norm_, ReadAll(source, "model.norm.weight", stored));
@@ -75,11 +79,7 @@ class Reference {
       const Layer& layer = layers_[l];
       Accumulate(x, Attend(l, RmsNorm(x, layer.input_norm)));
       const std::vector<Real> h = RmsNorm(x, layer.post_norm);
-      std::vector<Real> gate = Multiply(layer.gate, h);
-      const std::vector<Real> up = Multiply(layer.up, h);
-      for (size_t i = 0; i < gate.size(); ++i)
-        gate[i] = gate[i] / (Real(1) + std::exp(-gate[i])) * up[i];
-      Accumulate(x, Multiply(layer.down, gate));
+      Accumulate(x, config_.IsMoe() ? Mix(layer, h) : Apply(layer.mlp, h));
     }
     ++position_;
     return Multiply({head_, {}}, RmsNorm(x, final_norm_));
@@ -99,10 +99,76 @@ class Reference {
   struct Matrix {
     std::vector<Real> weight, bias;
   };
+  struct Mlp {
+    Matrix gate, up, down;
+  };
   struct Layer {
     std::vector<Real> input_norm, post_norm, q_norm, k_norm;
-    Matrix q, k, v, o, gate, up, down;
+    Matrix q, k, v, o, router, shared_gate;
+    Mlp mlp;  // of a mixture of experts: the shared one
+    std::vector<Mlp> experts;
   };
+
+  static absl::StatusOr<Mlp> ReadMlp(const WeightSource& source, const std::string& prefix,
+                                     const std::vector<std::string>& names, DType stored,
+                                     bool bias) {
+    Mlp mlp;
+    ASSIGN_OR_RETURN(mlp.gate, ReadMatrix(source, prefix + names[0], stored, bias));
+    ASSIGN_OR_RETURN(mlp.up, ReadMatrix(source, prefix + names[1], stored, bias));
+    ASSIGN_OR_RETURN(mlp.down, ReadMatrix(source, prefix + names[2], stored, bias));
+    return mlp;
+  }
+
+  static absl::Status ReadExperts(const WeightSource& source, int l, DType stored, Layer* layer) {
+    const ModelConfig& c = source.config();
+    const ExpertNames names = ExpertNamesOf(c, l);
+    ASSIGN_OR_RETURN(layer->router, ReadMatrix(source, names.router, stored, false));
+    for (int e = 0; e < c.num_experts; ++e) {
+      ASSIGN_OR_RETURN(Mlp expert, ReadMlp(source, absl::StrCat(names.experts, ".", e, "."),
+                                           {names.gate, names.up, names.down}, stored, false));
+      layer->experts.push_back(std::move(expert));
+    }
+    if (c.shared_intermediate == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(layer->mlp, ReadMlp(source, names.shared + ".",
+                                         {"gate_proj", "up_proj", "down_proj"}, stored, false));
+    ASSIGN_OR_RETURN(layer->shared_gate, ReadMatrix(source, names.shared_gate, stored, false));
+    return absl::OkStatus();
+  }
+
+  static std::vector<Real> Apply(const Mlp& mlp, const std::vector<Real>& h) {
+    std::vector<Real> gate = Multiply(mlp.gate, h);
+    const std::vector<Real> up = Multiply(mlp.up, h);
+    for (size_t i = 0; i < gate.size(); ++i)
+      gate[i] = gate[i] / (Real(1) + std::exp(-gate[i])) * up[i];
+    return Multiply(mlp.down, gate);
+  }
+
+  // The softmax's best experts, of equal ones the lower, weighted by their shares.
+  std::vector<Real> Mix(const Layer& layer, const std::vector<Real>& h) const {
+    std::vector<Real> p = Multiply(layer.router, h);
+    std::vector<int> order(p.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });
+    const Real top = p[order[0]];
+    for (Real& v : p) v = std::exp(v - top);
+    order.resize(config_.experts_per_token);
+    Real sum = 0;
+    if (config_.norm_topk_prob) {
+      for (int e : order) sum += p[e];
+    } else {
+      sum = std::accumulate(p.begin(), p.end(), Real(0));
+    }
+    std::vector<Real> out(h.size(), 0);
+    const auto add = [&](const std::vector<Real>& y, Real weight) {
+      for (size_t i = 0; i < out.size(); ++i) out[i] += weight * y[i];
+    };
+    for (int e : order) add(Apply(layer.experts[e], h), p[e] / sum);
+    if (config_.shared_intermediate > 0) {
+      const Real gate = Multiply(layer.shared_gate, h)[0];
+      add(Apply(layer.mlp, h), Real(1) / (Real(1) + std::exp(-gate)));
+    }
+    return out;
+  }
 
   static absl::StatusOr<std::vector<Real>> ReadAll(const WeightSource& source,
                                                    const std::string& name, DType stored) {
@@ -169,6 +235,7 @@ class Reference {
   // Norm and rotation of each head of q or k, in place.
   void PrepareHeads(std::vector<Real>& heads, const std::vector<Real>& norm) const {
     const int d = config_.head_dim;
+    if (config_.wide_qk_norm) heads = RmsNorm(heads, norm);
     for (size_t at = 0; at < heads.size(); at += d) {
       if (config_.qk_norm) {
         const std::vector<Real> normed =

@@ -112,15 +112,17 @@ absl::StatusOr<SequenceResult> Alone(MegakernelRunner* runner, const SequencePla
   return steps->result(0);
 }
 
-// A step in which each sequence takes part or not, with a chunk of any size up to the case's.
+// A step in which each sequence takes part or not, with a chunk of any size up to the case's; now and
+// then nobody does.
 std::vector<int> RandomLengths(const SequenceSteps& steps, size_t sequences, int64_t chunk,
                                int64_t budget, StressRandom* random) {
   std::vector<int> lengths(sequences, 0);
+  if (random->Chance(4)) return lengths;  // a step of no rows is a step
   int64_t left = budget;
   for (size_t k = 0, first = static_cast<size_t>(random->Below(static_cast<int64_t>(sequences)));
        k < sequences; ++k) {
     const size_t i = (first + k) % sequences;
-    // The first one that can is in every step, so that steps have a row and the case an end.
+    // The first one that can takes part, so that the case ends.
     const bool none_yet = left == budget;
     if (steps.Done(i) || left == 0 || (!none_yet && random->Chance(30))) continue;
     const int64_t most = std::min({left, chunk, std::max<int64_t>(1, steps.PromptLeft(i))});

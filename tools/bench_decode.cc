@@ -1,7 +1,5 @@
 // eventide bench decode: what a decode step takes, for batches and contexts, against the time that
 // reading its bytes would take at the speed of a plain read measured in the same run.
-#include <unistd.h>
-
 #include <algorithm>
 #include <thread>
 
@@ -9,17 +7,15 @@
 #include "absl/strings/str_format.h"
 #include "core/status.h"
 #include "runtime/chrome_trace.h"
-#include "runtime/cuda_probe.h"
-#include "runtime/host_probe.h"
 #include "serve/decode_bench.h"
 #include "tools/bench.h"
 #include "tools/engine_flags.h"
 #include "tools/flags.h"
+#include "tools/read_ceiling.h"
 
 namespace eventide {
 namespace {
 
-constexpr int kReadRepeats = 8;
 constexpr int kTimelineTasks = 8192;  // of a worker and role; the rings of 132 take 200 MiB
 
 struct DecodeFlags {
@@ -30,56 +26,13 @@ struct DecodeFlags {
   std::string timeline;
 };
 
-// The ceiling of the device that runs the steps; measured before the model takes the memory and
-// again at the end, the better of the two counts.
-class Ceiling {
- public:
-  static absl::StatusOr<Ceiling> Open(const std::string& device, int workers) {
-    Ceiling ceiling;
-    if (device == "cuda") {
-      ASSIGN_OR_RETURN(ceiling.probe_, CudaProbe::Open());
-      ceiling.name_ = ceiling.probe_->gpu();
-    } else {
-      ceiling.threads_ = workers > 0
-                             ? workers
-                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-      ceiling.name_ = absl::StrCat(device, ", ", ceiling.threads_, " threads");
-    }
-    RETURN_IF_ERROR(ceiling.Measure());
-    return ceiling;
-  }
-  absl::Status Measure() {
-    // Far beyond any cache of a CPU.
-    absl::StatusOr<double> gbps = probe_ != nullptr
-                                      ? probe_->ReadGbps(kReadRepeats)
-                                      : HostReadGbps(threads_, int64_t{512} << 20, kReadRepeats);
-    RETURN_IF_ERROR(gbps.status());
-    gbps_ = std::max(gbps_, *gbps);
-    return absl::OkStatus();
-  }
-  // What is left for the model and its KV.
-  absl::StatusOr<int64_t> FreeBytes() const {
-    if (probe_ != nullptr) return probe_->FreeBytes();
-    const int64_t pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-    return pages > 0 && size > 0 ? pages * size : int64_t{4} << 30;
-  }
-  double gbps() const { return gbps_; }
-  const std::string& name() const { return name_; }
-
- private:
-  std::unique_ptr<CudaProbe> probe_;
-  int threads_ = 1;
-  double gbps_ = 0;
-  std::string name_;
-};
-
 struct MeasuredRow {
   DecodeShape shape;
   DecodeTimes times;
 };
 
 // KV memory that one shape may take: what the model, packing and activations leave.
-absl::StatusOr<int64_t> KvBudget(const DecodeFlags& flags, const Ceiling& ceiling,
+absl::StatusOr<int64_t> KvBudget(const DecodeFlags& flags, const ReadCeiling& ceiling,
                                  const ModelConfig& config, DType storage) {
   if (flags.kv_gib > 0) return static_cast<int64_t>(flags.kv_gib * (1 << 30));
   ASSIGN_OR_RETURN(const int64_t free, ceiling.FreeBytes());
@@ -90,7 +43,7 @@ absl::StatusOr<int64_t> KvBudget(const DecodeFlags& flags, const Ceiling& ceilin
       0, static_cast<int64_t>(0.9 * static_cast<double>(free - model)) - (int64_t{256} << 20));
 }
 
-nlohmann::ordered_json RowJson(const DecodeFlags& flags, const Ceiling& ceiling,
+nlohmann::ordered_json RowJson(const DecodeFlags& flags, const ReadCeiling& ceiling,
                                const MeasuredRow& row) {
   const double floor = static_cast<double>(row.times.bytes) / (ceiling.gbps() * 1e6);
   return {{"model", flags.engine.model},
@@ -108,7 +61,7 @@ nlohmann::ordered_json RowJson(const DecodeFlags& flags, const Ceiling& ceiling,
           {"submit_us", row.times.submit_us}};
 }
 
-std::string Table(const DecodeFlags& flags, const Ceiling& ceiling,
+std::string Table(const DecodeFlags& flags, const ReadCeiling& ceiling,
                   const std::vector<MeasuredRow>& rows) {
   std::string text =
       absl::StrFormat("%s on %s, read ceiling %.1f GB/s, policy %s, %d token%s a row\n",
@@ -167,7 +120,7 @@ absl::StatusOr<std::vector<DecodeShape>> FittingShapes(const DecodeFlags& flags,
   return shapes;
 }
 
-absl::Status WriteTimeline(const DecodeFlags& flags, const Ceiling& ceiling, const MeasuredRow& row,
+absl::Status WriteTimeline(const DecodeFlags& flags, const ReadCeiling& ceiling, const MeasuredRow& row,
                            DecodeBench* bench) {
   ASSIGN_OR_RETURN(const Timeline timeline, bench->LastTimeline());
   nlohmann::ordered_json about = RowJson(flags, ceiling, row);
@@ -199,7 +152,7 @@ absl::Status RunBenchDecode(const DecodeFlags& flags) {
   RETURN_IF_ERROR(CheckFlags(flags));
   ASSIGN_OR_RETURN(const OpenedModel model, OpenFlaggedModel(flags.engine));
   const ModelConfig& config = model.source->config();
-  ASSIGN_OR_RETURN(Ceiling ceiling, Ceiling::Open(model.device, flags.engine.workers));
+  ASSIGN_OR_RETURN(ReadCeiling ceiling, ReadCeiling::Open(model.device, flags.engine.workers));
   DecodeBenchOptions options;
   options.backend = {model.device, flags.engine.workers, flags.engine.policy, flags.engine.seed};
   options.backend.time_steps = true;

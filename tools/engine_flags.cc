@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <thread>
 
@@ -189,6 +190,13 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   ASSIGN_OR_RETURN(OpenedModel model, OpenFlaggedModel(flags, phases));
   opened->config = model.source->config();
   opened->storage = model.storage;
+  if (model.storage == DType::kF16 && opened->config.dtype != DType::kF16 &&
+      !absl::StartsWith(flags.model, "random:")) {
+    std::fprintf(
+        stderr,
+        "eventide: float16 ends at 65,504, and this checkpoint was not made for it: should "
+        "answers be nonsense, choose --dtype bfloat16\n");
+  }
   ASSIGN_OR_RETURN(opened->tokenizer, InPhase(phases, "tokenizer", [&] {
                      return OpenTokenizer(flags, opened->config);
                    }));

@@ -39,6 +39,13 @@ struct BulkCopyPort {
   static EVT_FN void ArriveWithoutData(u32 barrier) {
     if (kAlone || LaneId() == 0) BarrierArrive(barrier);
   }
+  // A warp whose lanes have issued cp.async: each lane's arrival is counted in first and happens when its
+  // copies have landed; the one that the barrier expects comes last.
+  static EVT_FN void ArriveWhenCopied(u32 full) {
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(full) : "memory");
+    __syncwarp();
+    if (LaneId() == 0) BarrierArrive(full);
+  }
   // One thread, or all lanes of a warp. The arrival precedes the copies' completions, which its
   // transaction count covers.
   template <bool kAlone, class Source>

@@ -200,6 +200,17 @@ struct CpuWorker : CpuWorkerBase {
       }
     }
   }
+  template <class Source>
+  EVT_FN void CopyRows(i32 rows, u32 bytes, u32 unit, const Source& source) {
+    u8* memory = Private(static_cast<u32>(CeilDiv(rows, 8)) * bytes);
+    CpuPageRecord& page = NextPage();
+    for (i32 i = 0; i * 8 < rows; ++i) page.piece[i] = memory + static_cast<u32>(i) * bytes;
+    for (i32 r = 0; r < rows; ++r) {
+      const u8* from = reinterpret_cast<const u8*>(source(r));
+      u8* to = memory + static_cast<u32>(r / 8) * bytes + static_cast<u32>(r % 8) * unit;
+      for (u32 at = 0; at < bytes; at += 8 * unit) __builtin_memcpy(to + at, from + at, unit);
+    }
+  }
   EVT_FN void Blank() {
     u8* memory = Private(kPageBytes);
     NextPage().piece[0] = memory;

@@ -35,6 +35,32 @@ struct GpuProducer : GpuWorkerBase<Port> {
     ++head;
     if constexpr (kRecordsTimeline<Port>) NoteCopy(shape.Size());
   }
+  // One lane's 16 bytes at a time: too little for bulk copies, and rows of 8 are no run in memory. Each lane
+  // asks for the address of one row.
+  template <class Source>
+  EVT_FN void CopyRows(i32 rows, u32 bytes, u32 unit, const Source& source) {
+    static_assert(!kAlone, "a warp's work");
+    const i32 page = Acquire(true, bytes);
+    if (this->aborted_) return;
+    const i32 lane = static_cast<i32>(LaneId());
+    const u64 mine = lane < rows ? reinterpret_cast<u64>(source(lane)) : 0;
+    const u32 to = PagesAddress() + static_cast<u32>(page) * kPageBytes;
+#pragma unroll 1
+    for (i32 r = 0; r < rows; ++r) {
+      const u64 from = __shfl_sync(0xffffffffu, mine, r);
+      const u32 row = to + static_cast<u32>(r / 8) * bytes + static_cast<u32>(r % 8) * unit;
+#pragma unroll 4
+      for (u32 at = LaneId() * 16; at < bytes / 8; at += 512) {
+        const u32 offset = at / unit * unit * 8 + at % unit;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(row + offset),
+                     "l"(from + offset)
+                     : "memory");
+      }
+    }
+    Port::ArriveWhenCopied(this->base + FullAt(kLane, head % kSlots));
+    ++head;
+    if constexpr (kRecordsTimeline<Port>) NoteCopy(static_cast<u32>(rows) * (bytes / 8));
+  }
   EVT_FN void Blank() {
     Acquire(true, kPageBytes);
     FillEmpty();

@@ -28,6 +28,11 @@ struct ExampleWorker {
   // event this role has seen fire. On abort it returns at once.
   template <class Source>
   void Copy(const struct CopyShape& shape, const Source& source);
+  // The lane's next page as pieces of 8 rows of `bytes` bytes: units of `unit` bytes of the 8 rows in
+  // turn, as activations lie (device/layout.h). Row r's units come from source(r), where they are 8 units
+  // apart too. rows <= 32; of rows that a piece lacks, anything may be read. The input role only.
+  template <class Source>
+  void CopyRows(i32 rows, u32 bytes, u32 unit, const Source& source);
   // The lane's next page without data, for Compute to fill as one piece of kPageBytes.
   void Blank();
 

@@ -31,6 +31,7 @@ struct SimCopy {
   CopyShape shape;
   const u8* from[kMaxPieces];  // run by run
   u32* done;
+  u32 unit = 0;  // not 0: `shape.pieces` rows, interleaved as CopyRows says (port_example.h)
 };
 
 // The scheduler's side (runtime/sim_world.cc), for the fibre that calls.
@@ -164,6 +165,22 @@ struct SimWorker {
       if (reinterpret_cast<u64>(copy.from[i]) % 16 != 0)
         SimFail("copies from an unaligned address");
     }
+    copy.done = &slot.full;
+    SimIssueOrHold(held, copy);
+  }
+  template <class Source>
+  void CopyRows(i32 rows, u32 bytes, u32 unit, const Source& source) {
+    const u32 used = static_cast<u32>(CeilDiv(rows, 8)) * bytes;
+    if (rows < 1 || rows > 32 || unit % 16 != 0 || unit == 0 || bytes % (8 * unit) != 0 ||
+        used > kPageBytes) {
+      SimFail("gathers rows that do not fit a page, or are no multiple of 16 bytes");
+    }
+    SimSlot& slot = NextSlot(bytes, used);
+    SimCopy copy;
+    copy.to = shared->pages + static_cast<u64>(slot.page) * kPageBytes;
+    copy.shape = CopyShape::Of(rows, bytes);
+    copy.unit = unit;
+    for (i32 r = 0; r < rows; ++r) copy.from[r] = reinterpret_cast<const u8*>(source(r));
     copy.done = &slot.full;
     SimIssueOrHold(held, copy);
   }

@@ -41,7 +41,10 @@ struct Sm80 {
         }
       }
     }
-    // This lane's arrival happens when all its copies so far have landed.
+    ArriveWhenCopied(full);
+  }
+  // This lane's arrival happens when all its copies so far have landed.
+  static EVT_FN void ArriveWhenCopied(u32 full) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full)
                  : "memory");
   }

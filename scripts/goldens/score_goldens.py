@@ -3,8 +3,8 @@
 float64 on checkpoints that `eventide export` wrote, and by how much transformers' own float32 and
 bfloat16 miss them. Prints the same errors of `eventide score` beside them.
 
-Everything in float64 means also what transformers keeps in float32 whatever the model's type is: norms
-and rotary angles are replaced here.
+Everything in float64 means also what transformers keeps in float32 whatever the model's type is: norms,
+rotary angles and the scores of experts are replaced here.
 
 A golden's numbers: "logprobs" is the base64 text of little-endian int32, each a natural logarithm times
 2^27, of every token but the first of each sequence, sequences one after the other; "best" has, for every
@@ -12,7 +12,7 @@ A golden's numbers: "logprobs" is the base64 text of little-endian int32, each a
 The tokens: state = state * 6364136223846793005 + 1442695040888963407 mod 2^64, token = (state >> 33) mod
 vocabulary, from "seed" on through all sequences.
 
-Needs: pip install torch transformers. Usage: score_goldens.py EVENTIDE_BINARY
+Needs: pip install torch transformers. Usage: score_goldens.py EVENTIDE_BINARY [MODEL ...]
 """
 import argparse
 import base64
@@ -29,7 +29,8 @@ from transformers import AutoModelForCausalLM
 
 MODELS = ["random:test-llama@41", "random:test-llama-7-1@42", "random:test-llama-9-3@43",
           "random:test-llama-14-2@44", "random:test-qwen3@45", "random:test-qwen3-9-3@46",
-          "random:test-qwen3-14-2@47"]
+          "random:test-qwen3-14-2@47", "random:test-moe@48", "random:test-mixtral@49",
+          "random:test-qwen2-moe@50", "random:test-olmoe@51"]
 LENGTHS = [1200, 600, 300, 9]
 SCALE = 2.0**27
 BEST_EVERY = 16
@@ -50,11 +51,20 @@ def norm_in_its_type(self, x):
     return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
 
 
+def route_in_its_type(self, hidden_states):
+    logits = torch.nn.functional.linear(hidden_states.reshape(-1, self.hidden_dim), self.weight)
+    values, indices = torch.topk(logits.softmax(-1), self.top_k, dim=-1)
+    if getattr(self, "norm_topk_prob", True):  # Mixtral always does
+        values = values / values.sum(-1, keepdim=True)
+    return logits, values, indices
+
+
 def make_exact(model):
     config = model.config
     theta = config.rope_parameters["rope_theta"]
     assert config.rope_parameters["rope_type"] == "default"
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     frequencies = theta**-exponents
 
     def rotary(self, x, position_ids):
@@ -65,13 +75,16 @@ def make_exact(model):
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = types.MethodType(norm_in_its_type, module)
+        if type(module).__name__.endswith("TopKRouter"):
+            module.forward = types.MethodType(route_in_its_type, module)
         if type(module).__name__.endswith("RotaryEmbedding"):
             module.forward = types.MethodType(rotary, module)
     return model
 
 
 def load(folder, dtype, attention="sdpa"):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention,
+                                                 experts_implementation="eager")
     return model.eval()
 
 
@@ -143,6 +156,7 @@ def one_model(binary, name, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("binary")
+    parser.add_argument("models", nargs="*", default=MODELS)
     args = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
     out = pathlib.Path(__file__).resolve().parents[2] / "tests/golden/score"
@@ -150,7 +164,7 @@ def main():
     print("| model | dtype | transformers max | Eventide max | ratio | transformers RMS | "
           "Eventide RMS | ratio | flips, transformers | flips, Eventide |\n"
           "|---|---|---|---|---|---|---|---|---|---|")
-    for name in MODELS:
+    for name in args.models:
         one_model(args.binary, name, out)
 
 

@@ -55,6 +55,15 @@ TEST_CASE("What config.json leaves out follows from the family") {
   CHECK(mixtral.num_experts == 8);
   CHECK(mixtral.moe_intermediate == 172);
   CHECK(mixtral.norm_topk_prob);
+  const ModelConfig shared = Parse(Json(R"(,"num_key_value_heads":4)", "qwen2_moe"));
+  CHECK(shared.num_experts == 60);
+  CHECK(shared.shared_intermediate == 5632);
+  CHECK(!shared.norm_topk_prob);
+  const ModelConfig olmoe = Parse(Json("", "olmoe"));
+  CHECK(olmoe.wide_qk_norm);
+  CHECK(!olmoe.qk_norm);
+  CHECK(olmoe.moe_intermediate == 172);
+  CheckRefused(Json(R"(,"clip_qkv":8.0)", "olmoe"), "clip_qkv");
 }
 
 TEST_CASE("The published configurations of known models parse to the presets") {

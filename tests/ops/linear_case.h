@@ -111,9 +111,10 @@ class LinearCase {
     static_cast<void>(cells);
     rig_.graph().Call<Linear>(
         "linear",
-        {weight, input, bias, sums, count, output_, residual_, gain, next_, next_sums_, best_},
+        {weight, input, bias, sums, count, output_, residual_, gain, next_, next_sums_, best_,
+         count, count},
         {rig_.graph().Dim(tokens), s_.bias ? 1 : -1, s_.rows, s_.k, s_.tile_rows, s_.tiles, s_.epilogue,
-         silu ? k_out : Stride(), s_.norm ? s_.k : 0, 1e-5f, s_.bias},
+         silu ? k_out : Stride(), s_.norm ? s_.k : 0, 1e-5f, s_.bias, 0, 0},
         {CeilDiv(tokens, Linear::TileTokens(sizeof(T))), tasks}, Storage<T>::kVariant);
     rig_.Start(backend);
     StepHeader header = {};

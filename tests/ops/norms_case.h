@@ -3,6 +3,7 @@
 
 #include "ops/embedding.h"
 #include "ops/final_norm.h"
+#include "ops/wide_norm.h"
 #include "tests/ops/op_rig.h"
 #include "tests/ops/values.h"
 
@@ -146,6 +147,58 @@ void CheckFinalNorm(const OpBackend& backend, int outputs, int hidden) {
     }
   }
   CHECK(error.ratio <= 1);
+  rig.CheckUnwritten();
+}
+
+// Norms over all heads of a token's queries and keys; values and padding stay as they are.
+template <class T>
+void CheckWideNorm(const OpBackend& backend, int tokens, int kv_heads, int group, int head_dim) {
+  INFO(backend.name << ": " << tokens << " tokens, " << kv_heads << " x (" << group << " + 2) x "
+                    << head_dim);
+  RandomValues random(static_cast<uint64_t>(tokens * 31 + kv_heads));
+  const int stride = RoundUp((group + 2) * head_dim, 32), row = kv_heads * stride;
+  const int keys = kv_heads * head_dim, queries = keys * group;
+  const std::vector<float> before = random.Normals<float>(static_cast<size_t>(tokens) * row, 2.0);
+  const std::vector<T> q_gain = random.Normals<T>(queries, 0.1, 1.0);
+  const std::vector<T> k_gain = random.Normals<T>(keys, 0.1, 1.0);
+  OpRig rig("wide_norm");
+  const Expr symbol = rig.graph().AddSymbol("tokens", 0, 100);
+  const TensorId qkv = rig.Add("qkv", TensorRole::kState, before);
+  rig.graph().Call<WideNorm>("wide_norm",
+                             {qkv, rig.Input("q_gain", q_gain), rig.Input("k_gain", k_gain)},
+                             {rig.graph().Dim(symbol), head_dim, kv_heads, group, stride, row, 1e-5f},
+                             {CeilDiv(symbol, WideNorm::kTokens)}, Storage<T>::kVariant);
+  rig.Start(backend);
+  StepHeader header = {};
+  header.symbols[0] = tokens;
+  rig.Step(header);
+  const std::vector<float> after = rig.Get<float>(qkv);
+  WorstError error;
+  bool untouched = true;
+  for (int t = 0; t < tokens; ++t) {
+    double sum[2] = {0, 0};
+    const auto part = [&](int i) { return i % stride < group * head_dim ? 0 : 1; };
+    const auto normed = [&](int i) { return i % stride < (group + 1) * head_dim; };
+    for (int i = 0; i < row; ++i) {
+      const double v = before[static_cast<size_t>(t) * row + i];
+      if (normed(i)) sum[part(i)] += v * v;
+    }
+    for (int i = 0; i < row; ++i) {
+      const size_t at = static_cast<size_t>(t) * row + i;
+      if (!normed(i)) {
+        untouched = untouched && after[at] == before[at];
+        continue;
+      }
+      const int head = i / stride, in_head = i % stride;
+      const bool key = part(i) == 1;
+      const double gain = key ? ToFloat(k_gain[head * head_dim + in_head - group * head_dim])
+                              : ToFloat(q_gain[head * group * head_dim + in_head]);
+      const double want = before[at] * gain / std::sqrt(sum[key] / (key ? keys : queries) + 1e-5);
+      error.Add(after[at], want, std::abs(want) * (queries / 32 + 14) * 0x1p-24 + 1e-30);
+    }
+  }
+  CHECK(error.ratio <= 1);
+  CHECK(untouched);
   rig.CheckUnwritten();
 }
 

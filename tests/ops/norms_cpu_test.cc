@@ -25,5 +25,15 @@ TEST_CASE("the final norm gathers the tokens whose logits are wanted and reads n
   }
 }
 
+TEST_CASE("the norm over all heads takes queries and keys for themselves and leaves values alone") {
+  for (const OpBackend& backend : HostBackends()) {
+    for (const int tokens : {0, 1, 7, 8, 9, 33}) {
+      CheckWideNorm<BF16>(backend, tokens, 2, 3, 32);
+      CheckWideNorm<F16>(backend, tokens, 1, 1, 56);
+      CheckWideNorm<float>(backend, tokens, 3, 2, 8);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace eventide

@@ -1,6 +1,7 @@
 // The decoder's ops on a GPU: the cases of the host backends, for the storage types that GPUs run.
 #include "runtime/cuda_executor.h"
 #include "tests/ops/attention_case.h"
+#include "tests/ops/experts_case.h"
 #include "tests/ops/linear_case.h"
 #include "tests/ops/norms_case.h"
 #include "tests/ops/plan_case.h"
@@ -29,12 +30,46 @@ TEST_CASE("linears on a GPU agree with float64 for every epilogue") {
   }
 }
 
+TEST_CASE("experts on a GPU agree with float64, whatever their number and tokens") {
+  if (!HaveGpu()) return;
+  for (const int tokens : {0, 1, 8, 9, 33, 70}) {
+    ExpertsShape shape{tokens, 16, 4, 192, 96};
+    CheckExperts({kGpu, kGpuThree}, ExpertsData<BF16>(shape, 1));
+    shape = {tokens, 5, 3, 50, 33, false};
+    shape.shared = true;
+    CheckExperts({kGpu}, ExpertsData<F16>(shape, 2));
+  }
+  CheckExperts({kGpu}, ExpertsData<BF16>({11, 512, 8, 64, 16}, 3));
+  CheckExperts({kGpu}, ExpertsData<BF16>({12, 16, 16, 64, 32}, 4));
+  for (const int count : {0, 1, 31, 32, 33, 64}) {
+    ExpertsData<BF16> data({64, 16, 1, 64, 24}, 5);
+    Steer(&data, [&](int token, int) { return token < count ? 3 : 4 + token % 12; });
+    CheckExperts({kGpu, kGpuThree}, data);
+  }
+}
+
+TEST_CASE("a token's experts on a GPU have the same bits alone and in company") {
+  if (!HaveGpu()) return;
+  const ExpertsData<BF16> all({70, 16, 4, 192, 96}, 9);
+  const std::vector<float> expected = ExpertsCase<BF16>(kGpu, all).Residual();
+  for (const int tokens : {1, 7, 9, 33}) {
+    ExpertsData<BF16> some = all;
+    some.s.tokens = tokens;
+    some.x.resize(static_cast<size_t>(tokens) * 192);
+    for (const OpBackend& backend : {kGpu, kGpuThree}) {
+      const std::vector<float> bits = ExpertsCase<BF16>(backend, some).Residual();
+      REQUIRE(std::memcmp(bits.data(), expected.data(), bits.size() * 4) == 0);
+    }
+  }
+}
+
 TEST_CASE("embedding and final norm on a GPU agree with float64") {
   if (!HaveGpu()) return;
   for (const int tokens : {0, 1, 9, 33}) {
     CheckEmbedding<BF16>(kGpu, tokens, 64, false);
     CheckEmbedding<F16>(kGpuThree, tokens, 172, true);
     CheckFinalNorm<BF16>(kGpu, tokens, 172);
+    CheckWideNorm<BF16>(kGpu, tokens, 2, 3, 32);
     CheckFinalNorm<F16>(kGpuThree, tokens, 1030);
   }
 }

@@ -10,7 +10,7 @@ namespace {
 TEST_CASE("decoders under random schedules never deadlock and give one worker's bits") {
   const DecoderCampaignResult result = RunDecoderCampaign(1, 200, 20);
   INFO(result.first);
-  CHECK(result.schedules == 600);
+  CHECK(result.schedules == 1000);
   CHECK(result.deadlocks == 0);
   CHECK(result.wrong_values == 0);
   CHECK(result.other_errors == 0);
@@ -31,8 +31,8 @@ TEST_CASE("decoders deadlock with one page lane, and when pages are taken before
 }
 
 // Verify proves that every wait is needed by somebody; here each is taken out after it has.
-TEST_CASE("a decoder that lacks one of its waits is found out, whichever it is") {
-  const auto model = MakeDecoderModel({"test-llama", 2, DType::kF32});
+void CheckLackingWaits(const char* preset, int least) {
+  const auto model = MakeDecoderModel({preset, 2, DType::kF32});
   const std::vector<RecordedStep> steps = RecordSteps(model.get(), 70);
   int removed = 0;
   for (size_t g = 0; g < model->program().grids.size(); ++g) {
@@ -40,6 +40,7 @@ TEST_CASE("a decoder that lacks one of its waits is found out, whichever it is")
     // Without its wait the embedding would read tables of garbage, and crash rather than differ.
     if (model->program().grids[g].is_gate || name == "embedding") continue;
     for (size_t w = 0; w < model->program().grids[g].waits.size(); ++w) {
+      if (name == "route" && w == 1) continue;  // likewise: grouping what nobody has chosen
       Program program = model->program();
       program.grids[g].waits.erase(program.grids[g].waits.begin() + static_cast<long>(w));
       ++removed;
@@ -53,8 +54,14 @@ TEST_CASE("a decoder that lacks one of its waits is found out, whichever it is")
       CHECK(result.wrong_values + result.other_errors + result.deadlocks > 0);
     }
   }
-  CHECK(removed >= 7);
+  CHECK(removed >= least);
 }
+
+TEST_CASE("a decoder that lacks one of its waits is found out, whichever it is") {
+  CheckLackingWaits("test-llama", 7);
+}
+
+TEST_CASE("so is a mixture of experts") { CheckLackingWaits("test-moe", 10); }
 
 }  // namespace
 }  // namespace eventide

@@ -1,5 +1,7 @@
 #include "schedulers/scheduler.h"
 
+#include "models/decoder.h"
+#include "models/presets.h"
 #include "schedulers/cost.h"
 #include "stress/random_graph.h"
 #include "tests/support/test.h"
@@ -46,6 +48,34 @@ TEST_CASE("auto takes tickets for grids whose size only the device knows, and fo
     for (const uint32_t policy : alone->policy) CHECK(policy == kPolicyStatic);
   }
   CHECK(tickets > 0);
+}
+
+TEST_CASE("experts' grids are static: the device decides how many tasks they have, not how long ones") {
+  DecoderLimits limits;
+  limits.num_blocks = 64;
+  const auto decoder = BuildDecoder(*PresetConfig("qwen3-30b-a3b"), DType::kBF16, limits);
+  REQUIRE(decoder.ok());
+  const auto program = Lower(decoder->graph, DecoderVerifyOptions(*decoder));
+  REQUIRE(program.ok());
+  const auto plan = Plan(*program, {132}, "auto");
+  REQUIRE(plan.ok());
+  int experts = 0;
+  for (size_t g = 0; g < program->grids.size(); ++g) {
+    const ProgramGrid& grid = program->grids[g];
+    INFO(grid.name << ": " << plan->reason[g]);
+    if (grid.name == "attention") CHECK(plan->policy[g] == kPolicyTicket);
+    if (grid.name != "gate_up" && grid.name != "down") continue;
+    CHECK(plan->policy[g] == kPolicyStatic);
+    CHECK(grid.device_extent);
+    ++experts;
+  }
+  CHECK(experts == 2);
+  // One expert's gate, factor and down projection are 9 MiB in bfloat16.
+  for (size_t g = 0; g < program->grids.size(); ++g) {
+    if (program->grids[g].name == "gate_up") {
+      CHECK(CostOf(*program, static_cast<int>(g)).weight_bytes >= int64_t{128} * 6 << 20);
+    }
+  }
 }
 
 TEST_CASE("an unknown policy is an error that lists the known ones") {

@@ -89,7 +89,9 @@ struct DecoderVariant {
 inline const std::vector<DecoderVariant>& DecoderVariants() {
   static const std::vector<DecoderVariant> variants = {{"test-llama", 1, DType::kF32},
                                                        {"test-llama", 2, DType::kBF16},
-                                                       {"test-qwen3", 2, DType::kF32}};
+                                                       {"test-qwen3", 2, DType::kF32},
+                                                       {"test-moe", 2, DType::kF32},
+                                                       {"test-qwen2-moe", 1, DType::kBF16}};
   return variants;
 }
 

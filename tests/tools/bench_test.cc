@@ -35,6 +35,40 @@ TEST_CASE("bench decode gives one row for each batch and context, with the agree
   CHECK(json["rows"][2]["context"] == 40);
 }
 
+TEST_CASE("bench moe measures every routing and says where the tokens went") {
+  if (Missing()) return;
+  const TempFolder folder;
+  const std::string moe =
+      "bench moe --model random:test-moe@2 --device cpu --workers 2 --steps 3 --warmup 1 "
+      "--context 16 --json ";
+  const std::string record = folder.path() + "/routes.jsonl";
+  const Ran ran =
+      Run(moe + "--batch 5 --routing uniform,zipf:1,one-hot,router --record '" + record + "'");
+  REQUIRE(ran.code == 0);
+  const Json rows = Json::parse(ran.out)["rows"];
+  REQUIRE(rows.size() == 4);
+  for (const Json& row : rows) {
+    CAPTURE(row.dump());
+    double experts = 0;
+    for (const Json& bucket : row["tokens_per_expert"]) experts += bucket["experts"].get<double>();
+    CHECK(experts == Approx(16));
+    CHECK(row["bytes"] > 0);
+  }
+  // Five tokens of four experts each.
+  CHECK(rows[2]["active_experts"]["mean"] == 4);
+  CHECK(rows[2]["busiest_expert"]["max"] == 5);
+  CHECK(rows[0]["active_experts"]["mean"] > 8);
+  CHECK(rows[0]["bytes"] > rows[2]["bytes"]);
+  const Ran again = Run(moe + "--batch 5 --policies static,ticket --routing 'recorded:" + record + "'");
+  REQUIRE(again.code == 0);
+  const Json recorded = Json::parse(again.out)["rows"];
+  REQUIRE(recorded.size() == 2);
+  CHECK(recorded[0]["policy"] == "static");
+  CHECK(recorded[1]["tokens_per_expert"] == recorded[0]["tokens_per_expert"]);
+  CHECK(Run(moe + "--routing zipf:-1").code == 1);
+  CHECK(Run("bench moe --model random:test-llama --device cpu").code == 1);
+}
+
 TEST_CASE("a recorded step can be inspected without naming the model again") {
   if (Missing()) return;
   const TempFolder folder;

@@ -1,0 +1,51 @@
+// float16 holds what its norms' producers store wherever it holds the residual itself.
+#include <cmath>
+
+#include "serve/score.h"
+#include "tests/support/loud_model.h"
+
+namespace eventide {
+namespace {
+
+std::vector<TokenScore> Scores(const WeightSource& source, DType storage) {
+  RunnerOptions options;
+  options.backend.device = "cpu";
+  options.backend.workers = 2;
+  options.storage = storage;
+  options.limits.max_rows = 1;
+  options.limits.max_tokens = 64;
+  options.limits.max_outputs = 64;
+  options.limits.max_model_len = 64;
+  const auto runner = MegakernelRunner::Create(source, options);
+  INFO(runner.status());
+  REQUIRE(runner.ok());
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 48; ++i) tokens.push_back(i * 31 % 257);
+  const auto scores = ScoreTokens(runner->get(), tokens, 0);
+  REQUIRE(scores.ok());
+  return *scores;
+}
+
+TEST_CASE("a residual within float16's range and gains that leave it give float32's scores") {
+  // What the embedding stores for the first norm, unscaled.
+  REQUIRE(LoudModel::kResidual * LoudModel::kGain > 65504);
+  const LoudModel model;
+  const std::vector<TokenScore> exact = Scores(model, DType::kF32),
+                                half = Scores(model, DType::kF16),
+                                brain = Scores(model, DType::kBF16);
+  const auto error = [&](const std::vector<TokenScore>& scores) {
+    double worst = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      REQUIRE(std::isfinite(scores[i].logprob));
+      worst = std::max(worst, std::fabs(scores[i].logprob - exact[i].logprob));
+    }
+    return worst;
+  };
+  const double half_error = error(half), brain_error = error(brain);
+  INFO("float16 " << half_error << ", bfloat16 " << brain_error);
+  CHECK(half_error < brain_error);  // it has three bits more
+  CHECK(half_error > 0);
+}
+
+}  // namespace
+}  // namespace eventide
