@@ -73,7 +73,7 @@ struct Route {
   static constexpr float kLog2E = 1.4426950408889634f;
   static_assert(kKeys >= kMaxExperts);
   static_assert((kKeys + 2 * kTokens) * 4 <= static_cast<i32>(kScratchBytes), "Choose");
-  static_assert((3 * kMaxExperts + 2 * kScanSums) * 4 <= static_cast<i32>(kScratchBytes), "Group");
+  static_assert((3 * kMaxExperts + 2) * 4 <= static_cast<i32>(kScratchBytes), "Group");
 
   // Chooses for tokens [first, first + count), a group of 8, as many at a time as fit.
   template <class W>
@@ -203,7 +203,7 @@ struct Route {
       pair_slot[i] = slot;
       slot_token[slot] = token;
     });
-    Tabulate(w, t, {slots, tiles, pairs_of, ScanTotal(sums, 0), ScanTotal(sums, 1)});
+    Tabulate(w, t, {slots, tiles, pairs_of, sums[0], sums[1]});
   }
 
   struct Grouping {
