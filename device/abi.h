@@ -6,9 +6,10 @@
 
 namespace eventide {
 
-inline constexpr u32 kAbiVersion = 1;
-// Row::query_length: "the device knows" (decode and speculative rows): 1 + draft_length tokens, or 0
-// when the slot has finished in a step that the host has not seen yet.
+inline constexpr u32 kAbiVersion = 2;
+// Row::query_length: "the device knows" (decode and speculative rows): the sequence's last token and as
+// many drafts as the device has, at most draft_length; or 0 tokens when the slot has finished in a step
+// that the host has not seen yet.
 inline constexpr u32 kDeviceKnows = 0xffffffffu;
 // A symbol's value: the sum of the rows' query lengths, which only the device knows.
 inline constexpr i32 kSumOfRows = -1;
@@ -16,26 +17,27 @@ inline constexpr i32 kSumOfRows = -1;
 // What to do with a row's last logits (Row::sampling).
 enum RowFlags : u32 {
   kRowNone = 0,       // prefill chunk that is not the last: no token
-  kRowSample = 1,     // append one token to the slot's history
+  kRowSample = 1,     // append a token to the slot's history, and one for each draft that was right
   kRowAllLogits = 2,  // keep the logits of every token of the row (score)
 };
 
 struct Row {
   u32 slot;
   u32 query_length;  // tokens of this step, or kDeviceKnows
-  u32 draft_length;
+  u32 draft_length;  // with kDeviceKnows only
   u32 sampling;      // RowFlags
 };
 static_assert(sizeof(Row) == 16, "Row");
 
 inline constexpr u32 kMaxStopTokens = 8;
+inline constexpr u32 kMaxDraftTokens = 16;  // of a row in one step
 
 enum SlotFinish : u32 { kSlotRunning = 0, kSlotStopped = 1, kSlotLength = 2 };
 
 // One sequence as the device knows it. The host writes it at admission only; afterwards the step's
 // sampling tasks do, at the end of a step, when every reader of the step has finished.
 struct SlotState {
-  u64 history;          // i32[history_capacity]: prompt, then generated tokens
+  u64 history;          // i32[max_length]: prompt, then generated tokens; behind them drafts
   u32 history_length;   // tokens known (prompt + generated)
   u32 context_length;   // tokens whose KV is in the cache
   u32 prompt_length;
@@ -48,19 +50,34 @@ struct SlotState {
   u32 top_k;            // 0 is off
   u32 stop_count;
   i32 stop_tokens[kMaxStopTokens];
-  u64 finish_stamp;     // 1 + the step in which `finish` was set by the device
+  u64 pace;             // how many tokens a step takes: one word, since late workers read it (below)
+  u32 draft_limit;      // tokens to draft at most
+  u32 spare;
 };
-static_assert(sizeof(SlotState) == 96, "SlotState");
+static_assert(sizeof(SlotState) == 104, "SlotState");
+
+// SlotState::pace: 1 + the step that set it << 16 | what that step itself went by << 8 | what later ones
+// go by. Each is a number of drafts behind the history's end, or kPaceEnded. 0: no drafts. A worker may
+// start so late that the step's sampling tasks have run, and must come to the same lengths as the others.
+inline constexpr u32 kPaceEnded = 0x80;
+EVT_FN u64 NextPace(u64 pace, u64 step, u32 next) {
+  return (step + 1) << 16 | (pace & 0xff) << 8 | next;
+}
+EVT_FN u32 PaceOf(u64 pace, u64 step) {
+  return static_cast<u32>(pace >> 16 == step + 1 ? pace >> 8 : pace) & 0xff;
+}
 
 // One line of the results ring, written by the step's sampling tasks in device (or pinned host) memory,
 // read by the host after the step has retired.
 struct StepResult {
   u32 slot;
-  u32 count;    // tokens appended by this step: 0 or 1 (more with speculation)
-  u32 finish;   // SlotFinish after this step
-  i32 token;    // the last appended token
+  u32 count;         // tokens appended by this step
+  u32 finish;        // SlotFinish after this step
+  u32 query_length;  // tokens the row had
+  u32 accepted;      // of its drafts; one more token follows them unless the sequence ended
+  i32 tokens[kMaxDraftTokens + 1];  // `count` of them
 };
-static_assert(sizeof(StepResult) == 16, "StepResult");
+static_assert(sizeof(StepResult) == 88, "StepResult");
 
 struct StepHeader {
   u32 abi, flags;

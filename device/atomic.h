@@ -24,8 +24,16 @@ struct DirectSync {
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
   }
+  static EVT_FN u64 LoadRelaxed(const u64* p) {
+    u64 v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+  }
   static EVT_FN void StoreRelaxed(u32* p, u32 v) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+  }
+  static EVT_FN void StoreRelaxed(u64* p, u64 v) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
   }
   static EVT_FN void StoreRelease(u32* p, u32 v) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -97,7 +105,9 @@ struct DirectSync {
 struct DirectSync {
   static EVT_FN u32 LoadAcquire(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
   static EVT_FN u32 LoadRelaxed(const u32* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+  static EVT_FN u64 LoadRelaxed(const u64* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
   static EVT_FN void StoreRelaxed(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+  static EVT_FN void StoreRelaxed(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
   static EVT_FN void StoreRelease(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
   static EVT_FN void AddRelease(u32* p, u32 v) { __atomic_fetch_add(p, v, __ATOMIC_RELEASE); }
   static EVT_FN u32 FetchAddAcqRel(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }

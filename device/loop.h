@@ -312,15 +312,12 @@ EVT_FN void RunSequential(const P& p, W& w) {
   });
 }
 
-// The step's derived symbols, by every worker itself: the sum of the rows' query lengths. A slot that
-// finishes in this very step still counts: a worker may start so late that `sample` has already run, and
-// must come to the same sum as the others.
+// The step's derived symbols, by every worker itself: the sum of the rows' query lengths.
 EVT_FN i32 QueryLength(const Row& row, const SlotState* slots, u64 step) {
   if (row.query_length != kDeviceKnows) return static_cast<i32>(row.query_length);
-  const SlotState& slot = slots[row.slot];
-  // Acquires finish_stamp; counterpart: the release in ops/sample.h.
-  if (DirectSync::LoadAcquire(&slot.finish) != kSlotRunning && slot.finish_stamp != step + 1) return 0;
-  return 1 + static_cast<i32>(row.draft_length);
+  // Relaxed: one word says all; counterpart: the store in ops/sample.h.
+  const u32 pace = PaceOf(DirectSync::LoadRelaxed(&slots[row.slot].pace), step);
+  return pace & kPaceEnded ? 0 : static_cast<i32>(1 + Min(row.draft_length, pace));
 }
 
 }  // namespace eventide

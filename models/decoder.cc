@@ -262,8 +262,10 @@ class Builder {
                     {CeilDiv(outputs_, tile_), Tasks(params, shape_.vocab_rows)}, variant_)
         .Wait(xf_ready_, {At(0)})
         .Notify(logits_done_, {0});
-    g_.Call<Sample>("sample", {t_.row_output, t_.logits, t_.best},
-                    Sample::Params{c_.vocab, d_.logits_stride}, {rows_}, variant_)
+    g_.Call<Sample>("sample",
+                    {t_.row_start, t_.token_row, t_.row_output, t_.output_token, t_.counts,
+                     t_.logits, t_.best, t_.drawn, t_.arrived},
+                    Sample::Params{c_.vocab, d_.logits_stride}, {outputs_ + rows_}, variant_)
         .Wait(logits_done_, {0});
   }
 

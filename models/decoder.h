@@ -45,7 +45,8 @@ struct Decoder {
   TensorId rope;    // float[max_model_len][head_dim / 2][cos, sin]
   TensorId cache;   // storage[layers][blocks][k, v][kv_heads][block_size][head_dim]
   TensorId logits;  // float[max_outputs][logits_stride]
-  TensorId merge;   // zero between steps; after an aborted one the host has to see to it
+  // Zero between steps; after an aborted one the host has to see to it.
+  TensorId merge, arrived;
   TensorId counts;  // i32[kStepCounts] (ops/step_tables.h)
   // Of a mixture of experts (ops/expert_tables.h).
   TensorId tiles;       // ExpertTile[layers][most tiles + 1]

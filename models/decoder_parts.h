@@ -58,7 +58,7 @@ struct DecoderTensors {
   SplitLimits split;
   EventId plan_done;  // publishes counts
   TensorId counts, row_start, token_row, row_output, output_token, items;
-  TensorId x, xa, xm, ssq_a, ssq_m, qkv, attn, act, partials, merge, xf, logits, best;
+  TensorId x, xa, xm, ssq_a, ssq_m, qkv, attn, act, partials, merge, xf, logits, best, drawn, arrived;
   TensorId unused;  // stands for operands that a call does not use
   TensorId norm_a, norm_m, q_norm, k_norm, table, rope, cache;
   LinearTensors qkv_w, o_w, gate_up_w, down_w, head_w;

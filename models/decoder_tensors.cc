@@ -81,6 +81,10 @@ class Tensors {
     d_.logits = t_.logits =
         g_.AddTensor("logits", DType::kF32, {outputs, d_.logits_stride}, TensorRole::kOutput);
     t_.best = Scratch("best", DType::kI32, {outputs, shape_.vocab_rows / kBestIds, 2});
+    // State for the reasons above.
+    t_.drawn = g_.AddTensor("drawn", DType::kI32, {outputs}, TensorRole::kState);
+    d_.arrived = t_.arrived =
+        g_.AddTensor("arrived", DType::kU32, {d_.limits.max_rows}, TensorRole::kState);
     t_.unused = Scratch("unused", DType::kU8, {1});
   }
 

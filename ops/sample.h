@@ -1,8 +1,13 @@
-// The next token of one row, and the end of its step: appends to the slot's history, applies the
-// stop rules and reports to the host. Greedy from the head's per-tile best; else top-k, then top-p,
-// then the largest logit / temperature + Gumbel noise among what they keep. The noise is a function
-// of the request's key, the token's position and its id, so a draw depends on nothing else in the
-// batch.
+// The next tokens of the step's rows, and the end of their step. Task i below the number of outputs draws
+// the token that follows output i; task outputs + r ends row r where it has no output to draw from.
+//
+// A row that carries drafts has an output for each of them. The last of its tasks to arrive takes the drawn
+// tokens in order, as long as the draft before each was what was drawn: so the history is what it would be
+// without drafts. It applies the stop rules, drafts tokens for the next step and reports to the host.
+//
+// Greedy from the head's per-tile best; else top-k, then top-p, then the largest logit / temperature +
+// Gumbel noise among what they keep. The noise is a function of the request's key, the token's position
+// and its id, so a draw depends on nothing else in the batch.
 //
 // Order everywhere: logit descending, then id ascending; NaN is lower than every number.
 #pragma once
@@ -10,85 +15,221 @@
 #include "device/loop.h"
 #include "device/op.h"
 #include "device/philox.h"
-#include "ops/linear_epilogue.h"
+#include "ops/draft.h"
 #include "ops/select.h"
+#include "ops/step_tables.h"
 
 namespace eventide {
 
 struct Sample {
-  static constexpr OpInfo kInfo = {"sample", 3, {In("row_output"), In("logits"), In("best")}};
-  enum : int { kRowOutput, kLogits, kBest };
+  static constexpr OpInfo kInfo = {
+      "sample",
+      9,
+      {In("row_start"), In("token_row"), In("row_output"), In("output_token"), In("counts"),
+       In("logits"), In("best"), InOut("drawn"), InOut("arrived")}};
+  enum : int {
+    kRowStart,
+    kTokenRow,
+    kRowOutput,
+    kOutputToken,
+    kCounts,
+    kLogits,
+    kBest,
+    kDrawn,    // i32[output]
+    kArrived,  // u32[row], zero between steps
+  };
 
   struct Params {
     i32 vocab;          // at most 2^21
     i32 logits_stride;  // floats per output, a multiple of 32
   };
 
-  using Best = BestLogit;
-
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
-    const i32 r = t.at.at[0];
+    const i32 outputs = t.Operand<const i32>(kCounts)[kCountOutputs];
+    const i32* row_output = t.Operand<const i32>(kRowOutput);
+    const i32 output = t.at.at[0];
+    const bool draws = output < outputs;
+    const i32 r = draws ? t.Operand<const i32>(kTokenRow)[t.Operand<const i32>(kOutputToken)[output]]
+                        : output - outputs;
     const Row& row = t.step.Rows()[r];
-    SlotState& slot = t.step.Slots()[row.slot];
-    const i32 length = QueryLength(row, t.step.Slots(), t.step.header->step);
-    const i32 first_output = t.Operand<const i32>(kRowOutput)[r];
-    const bool appends = length > 0 && (row.sampling & kRowSample) && first_output >= 0 &&
-                         slot.finish == kSlotRunning;
-    i32 token = -1;
-    if (appends) {
-      token = Next(w, t, slot, first_output + (row.sampling & kRowAllLogits ? length - 1 : 0));
+    const i32 first_output = row_output[r];
+    const i32 length =
+        t.Operand<const i32>(kRowStart)[r + 1] - t.Operand<const i32>(kRowStart)[r];
+    // Outputs that a token is drawn from: the row's last ones.
+    i32 draw_count = row.query_length == kDeviceKnows ? length : 1;
+    if (!(row.sampling & kRowSample) || first_output < 0) draw_count = 0;
+    // The row's last output, if it has any.
+    const i32 last = first_output + (row.sampling & kRowAllLogits ? length : draw_count) - 1;
+    const i32 at = output - (last - draw_count + 1);
+    if (draws ? at < 0 || draw_count == 0 : draw_count > 0) return;
+    i32* drawn = t.Operand<i32>(kDrawn);
+    if (draws) {
+      const i32 token = Draw(w, t, t.step.Slots()[row.slot], output, at);
+      if (w.Leader()) drawn[output] = token;
+      u32* arrived = t.Operand<u32>(kArrived) + r;
+      if (draw_count > 1) {
+        if (w.Arrive(arrived) + 1 < static_cast<u32>(draw_count)) return;
+        if (w.Leader()) *arrived = 0;  // for the next step
+      }
     }
-    w.Sync();  // every thread has read the slot
-    if (w.Leader()) {
-      slot.context_length += static_cast<u32>(length);
-      if (appends) Append(slot, token, t.step.header->step);
-      reinterpret_cast<StepResult*>(t.step.header->results_ring_ptr)[r] = {
-          row.slot, appends ? 1u : 0u, slot.finish, token};
-    }
+    EndRow(w, t, r, length, draw_count, drawn + last - draw_count + 1);
   }
 
  private:
-  static EVT_FN void Append(SlotState& slot, i32 token, u64 step) {
-    reinterpret_cast<i32*>(slot.history)[slot.history_length] = token;
-    const u32 history = ++slot.history_length;
-    u32 finish = history >= slot.max_length ? kSlotLength : kSlotRunning;
-    if (history >= slot.min_length) {
-      EVT_ROLLED
-      for (u32 i = 0; i < Min(slot.stop_count, kMaxStopTokens); ++i) {
-        if (slot.stop_tokens[i] == token) finish = kSlotStopped;
-      }
-    }
-    slot.finish_stamp = step + 1;
-    // Releases finish_stamp to workers that only now start; counterpart: QueryLength.
-    DirectSync::StoreRelease(&slot.finish, finish);
-  }
+  static constexpr i32 kMemory = Max(kSelectMemory, kLargestMemory);  // floats
+
+  // What the leader tells the others.
+  struct Ending {
+    i32 token[kMaxDraftTokens + 1], draft[kMaxDraftTokens + 1];
+    i32 length;  // of the history
+    i32 drafts;  // to look for
+  };
+  static_assert(kMemory * 4 + static_cast<i32>(sizeof(Ending)) <= static_cast<i32>(kScratchBytes));
 
   template <class W>
-  static EVT_FN i32 Next(W& w, const Task<Params>& t, const SlotState& slot, i32 output) {
+  static EVT_FN void EndRow(W& w, const Task<Params>& t, i32 r, i32 query_length, i32 draw_count,
+                            const i32* drawn) {
+    const Row& row = t.step.Rows()[r];
+    SlotState& slot = t.step.Slots()[row.slot];
+    i32* history = reinterpret_cast<i32*>(slot.history);
+    float* memory = reinterpret_cast<float*>(w.Scratch());
+    Ending& ending = *reinterpret_cast<Ending*>(memory + kMemory);
+    const bool appends = draw_count > 0 && slot.finish == kSlotRunning;
+    w.Parallel(draw_count, [&](i32 i) {
+      ending.token[i] = drawn[i];
+      ending.draft[i] = i + 1 < draw_count ? history[slot.history_length + static_cast<u32>(i)] : -1;
+    });
+    w.Sync();  // every thread has read the slot
+    if (w.Leader()) {
+      const StepResult result =
+          Append(slot, history, ending, appends ? draw_count : 0, query_length);
+      Report(t, r, row.slot, ending, result);
+    }
+    if (!appends) return;
+    w.Sync();
+    const i32 drafts = Lookup::Draft(w, history, ending.length, ending.drafts, memory);
+    if (w.Leader()) {
+      // Relaxed: one word says all; counterpart: QueryLength.
+      DirectSync::StoreRelaxed(
+          &slot.pace, NextPace(slot.pace, t.step.header->step,
+                               slot.finish == kSlotRunning ? static_cast<u32>(drafts) : kPaceEnded));
+    }
+  }
+
+  // Takes drawn tokens while the draft before them was right, and the sequence has not ended.
+  static EVT_FN StepResult Append(SlotState& slot, i32* history, Ending& ending, i32 draw_count,
+                                  i32 query_length) {
+    u32 length = slot.history_length, finish = slot.finish;
+    StepResult result = {};
+    bool right = draw_count > 0;
+    EVT_ROLLED
+    for (i32 i = 0; right && finish == kSlotRunning; ++i) {
+      const i32 token = ending.token[i];
+      right = token == ending.draft[i];
+      history[length] = token;
+      ++length;
+      ++result.count;
+      result.accepted += right;
+      if (length >= slot.max_length) finish = kSlotLength;
+      EVT_ROLLED
+      for (u32 s = 0; s < Min(slot.stop_count, kMaxStopTokens); ++s) {
+        if (length >= slot.min_length && slot.stop_tokens[s] == token) finish = kSlotStopped;
+      }
+    }
+    slot.history_length = length;
+    // Rejected drafts have KV behind the context, where the next step writes again.
+    slot.context_length += static_cast<u32>(query_length - draw_count) + result.count;
+    slot.finish = finish;
+    ending.length = static_cast<i32>(length);
+    ending.drafts = finish == kSlotRunning
+                        ? static_cast<i32>(Min(slot.draft_limit, slot.max_length - 1 - length))
+                        : 0;
+    result.finish = finish;
+    result.query_length = static_cast<u32>(query_length);
+    return result;
+  }
+
+  static EVT_FN void Report(const Task<Params>& t, i32 r, u32 slot, const Ending& ending,
+                            const StepResult& result) {
+    StepResult& out = reinterpret_cast<StepResult*>(t.step.header->results_ring_ptr)[r];
+    out.slot = slot;
+    out.count = result.count;
+    out.finish = result.finish;
+    out.query_length = result.query_length;
+    out.accepted = result.accepted;
+    EVT_ROLLED
+    for (u32 i = 0; i < result.count; ++i) out.tokens[i] = ending.token[i];
+  }
+
+  // A token for the position `at` behind the history's end.
+  //
+  // Top-p needs no search: the best noisy logit of all is drawn, and if what comes before it in the order
+  // has the wanted share already, so has what comes before anything behind it, and only what comes before
+  // it is left to draw from. One draw is nearly always enough. Top-k is a search for the k-th number, from
+  // the top down.
+  template <class W>
+  static EVT_FN i32 Draw(W& w, const Task<Params>& t, const SlotState& slot, i32 output, i32 at) {
+    enum class Turn : i32 { kTop, kCount, kTotal, kDraw };
     const Params& p = t.params();
     float* memory = reinterpret_cast<float*>(w.Scratch());
-    const i32 tiles = CeilDiv(p.vocab, kBestIds);
-    const Best* tile_best = t.Operand<const Best>(kBest) + static_cast<i64>(output) * tiles;
-    const Best top = Largest<4>(w, memory, tiles, [&](i32 i) { return tile_best[i]; });
-    const u32 top_key = OrderKey(top.value);
-    // Also when no logit is a number above -infinity: no distribution to draw from.
-    if (!(slot.temperature > 0.0f) || top_key <= OrderKey(BitsFloat(0xff800000u))) return top.id;
-
-    constexpr float kLog2E = 1.4426950408889634f;
-    const float* logits =
-        t.Operand<const float>(kLogits) + static_cast<i64>(output) * p.logits_stride;
-    const LogitRow row{logits, p.vocab, top.value, Divide(kLog2E, slot.temperature)};
-    Cut kept = KeepAll();
-    EVT_ROLLED
-    for (i32 stage = 0; stage < 2; ++stage) {
-      const bool by_count = stage == 0;
-      if (by_count && (slot.top_k == 0 || slot.top_k >= static_cast<u32>(p.vocab))) continue;
-      if (!by_count && !(slot.top_p < 1.0f)) continue;
-      const float goal = by_count ? static_cast<float>(slot.top_k) : slot.top_p;
-      kept = FindCut(w, row, CutGoal{kept, by_count, goal}, memory);
+    LogitRow row{t.Operand<const float>(kLogits) + static_cast<i64>(output) * p.logits_stride,
+                 t.Operand<const Best>(kBest) + static_cast<i64>(output) * CeilDiv(p.vocab, kBestIds),
+                 p.vocab, 0.0f, 0.0f};
+    const bool by_share = slot.top_p < 1.0f;
+    const u32 position = slot.history_length + static_cast<u32>(at);
+    u64 least = kAllNumbers, high = 0, width = 0;  // what is kept; the search for the k-th number
+    u64 top = 0;
+    float goal = 0.0f;
+    Turn turn = Turn::kTop;
+    for (;;) {
+      u64 probe = least;
+      if (turn == Turn::kTop || turn == Turn::kDraw) {
+        const Best best = Largest(w, memory, row.Tiles(), [&](i32 tile) {
+          return turn == Turn::kTop ? row.tiles[tile]
+                                    : NoisyBest(row, least, tile, slot.key, position);
+        });
+        if (turn == Turn::kTop) {
+          top = OrderOf(best.value, best.id);
+          // Also when no logit is a number above -infinity: no distribution to draw from.
+          if (!(slot.temperature > 0.0f) || !(best.value > BitsFloat(0xff800000u))) return best.id;
+          constexpr float kLog2E = 1.4426950408889634f;
+          row.top = best.value;
+          row.factor = Divide(kLog2E, slot.temperature);
+          high = top + 1;
+          width = u64{1} << (kVocabBits + 19);  // a logit of 8 to 16 and one smaller by 1/2 to 1
+          const bool by_count = slot.top_k > 0 && slot.top_k < static_cast<u32>(p.vocab);
+          turn = by_count ? Turn::kCount : by_share ? Turn::kTotal : Turn::kDraw;
+          continue;
+        }
+        probe = OrderOf(row.logits[best.id], best.id) + 1;
+        if (!by_share || probe == top + 1) return best.id;
+      }
+      if (turn == Turn::kCount) {
+        // Down from the top in growing steps, then by halves.
+        probe = width == 0             ? least + (high - least) / 2
+                : high > least + width ? high - width
+                                       : least;
+      }
+      const float sum = SumAbove(w, row, probe, turn == Turn::kCount, memory);
+      if (turn == Turn::kDraw) {
+        if (sum < goal) return static_cast<i32>(kNoId - static_cast<i32>((probe - 1) & kNoId));
+        least = probe;
+      } else if (turn == Turn::kTotal) {
+        goal = Multiply(sum, slot.top_p);
+        turn = Turn::kDraw;
+      } else {
+        const float k = static_cast<float>(slot.top_k);
+        if (sum >= k) {
+          least = probe;
+          width = 0;
+        } else {
+          high = probe;
+          width *= 4;
+        }
+        if (sum == k || high <= least + 1) turn = by_share ? Turn::kTotal : Turn::kDraw;
+      }
     }
-    return Draw(w, row, kept, slot.key, slot.history_length, memory);
   }
 
   // -log2 of an exponential variate, from 32 random bits: Gumbel noise in units of log2, up to a
@@ -105,69 +246,29 @@ struct Sample {
     return -Log2(v < 0x1p-6f ? near_zero : far);
   }
 
-  // The largest noisy logit among the ids that the cut keeps.
-  template <class W>
-  static EVT_FN i32 Draw(W& w, const LogitRow& row, const Cut& kept, u64 key, u32 position,
-                         float* memory) {
+  // The largest noisy logit among the ids of a tile that are kept.
+  static EVT_FN Best NoisyBest(const LogitRow& row, u64 least, i32 tile, u64 key, u32 position) {
     constexpr i32 kIds = 4;  // that share a Philox block
-    w.Sync();
-    const Best best = Largest<1>(w, memory, CeilDiv(row.vocab, kIds), [&](i32 block) {
-      Best found{BitsFloat(0xff800000u), kNoId};
+    Best found{BitsFloat(0xff800000u), kNoId};
+    if (!row.Reaches(least, tile)) return found;
+    EVT_ROLLED
+    for (i32 block = tile * (kBestIds / kIds); block < (tile + 1) * (kBestIds / kIds); ++block) {
       bool any = false;
       EVT_ROLLED
-      for (i32 l = 0; l < kIds; ++l) any = any || Kept(row, kept, block * kIds + l);
-      if (!any) return found;
+      for (i32 l = 0; l < kIds; ++l) any = any || row.Keeps(least, block * kIds + l);
+      if (!any) continue;
       PhiloxBlock random = Philox4x32(key, static_cast<u64>(block), position);
       EVT_ROLLED
       for (i32 l = 0; l < kIds; ++l) {
         const u32 bits = random.lane[0];
         for (i32 k = 1; k < kIds; ++k) random.lane[k - 1] = random.lane[k];  // registers: no index
         const i32 id = block * kIds + l;
-        if (!Kept(row, kept, id)) continue;
+        if (!row.Keeps(least, id)) continue;
         const float score = Add(row.Scaled(row.logits[id]), Noise(bits));
         if (Better({score, id}, found)) found = {score, id};
       }
-      return found;
-    });
-    return best.id;
-  }
-
-  static EVT_FN bool Kept(const LogitRow& row, const Cut& kept, i32 id) {
-    if (id >= row.vocab) return false;
-    const u32 key = OrderKey(row.logits[id]);
-    return key != 0 && kept.Keeps(OrderOf(key, id));
-  }
-
-  static constexpr i32 kNoId = 0x7fffffff;
-  static EVT_FN bool Better(const Best& a, const Best& b) {
-    return OrderOf(OrderKey(a.value), a.id) > OrderOf(OrderKey(b.value), b.id);
-  }
-
-  // The best of value(i), i < n; known to all threads. Any tree gives the same.
-  template <i32 kAhead, class W, class Value>
-  static EVT_FN Best Largest(W& w, float* memory, i32 n, const Value& value) {
-    Best* found = reinterpret_cast<Best*>(memory);
-    w.Parallel(kSelectItems, [&](i32 item) {
-      Best best{BitsFloat(0x7fc00000u), kNoId};
-      EVT_ROLLED
-      for (i32 first = item; first < n; first += kAhead * kSelectItems) {
-        Best next[kAhead];  // several loads on their way at once
-        for (i32 k = 0; k < kAhead; ++k) next[k] = value(Min(first + k * kSelectItems, n - 1));
-        for (i32 k = 0; k < kAhead; ++k) best = Better(next[k], best) ? next[k] : best;
-      }
-      found[item] = best;
-    });
-    w.Sync();
-    EVT_ROLLED
-    for (i32 stride = kSelectItems / 2; stride > 0; stride /= 2) {
-      w.Parallel(stride, [&](i32 i) {
-        if (Better(found[i + stride], found[i])) found[i] = found[i + stride];
-      });
-      w.Sync();
     }
-    const Best best = found[0];
-    w.Sync();
-    return best;
+    return found;
   }
 };
 

@@ -30,6 +30,7 @@ class Planner {
         free_(free_blocks),
         slots_(free_slots),
         budget_(limits.max_num_batched_tokens),
+        drafts_(limits.max_step_drafts),
         most_tokens_(1 + uint64_t{limits.draft_tokens}),
         out_(running.size()),
         order_(running.size()) {
@@ -78,6 +79,7 @@ class Planner {
     EVT_CHECK(row.query_length > 0 && row.query_length <= budget_ && row.new_blocks <= free_);
     budget_ -= row.query_length;
     free_ -= row.new_blocks;
+    drafts_ -= row.draft_length;
     plan_.tokens += row.query_length;
     plan_.rows.push_back(row);
   }
@@ -89,7 +91,7 @@ class Planner {
     PlannedRow row = {.index = index, .decode = true, .sample = true};
     const uint64_t least = r.history + r.unretired_samples;  // length before this row, at least
     row.draft_length = static_cast<uint32_t>(
-        std::min<uint64_t>({limits_.draft_tokens, r.max_length - 1 - least, budget_ - 1}));
+        std::min<uint64_t>({limits_.draft_tokens, r.max_length - 1 - least, budget_ - 1, drafts_}));
     row.query_length = 1 + row.draft_length;
     // The longest outcome of the unretired rows, then this row's own tokens.
     const uint64_t longest = r.history + r.unretired_samples * most_tokens_;
@@ -209,6 +211,7 @@ class Planner {
   uint64_t pending_ = 0;  // blocks that come back when steps in flight have retired
   uint64_t slots_;
   uint64_t budget_;                         // tokens
+  uint64_t drafts_;                         // of these, drafts
   uint64_t most_tokens_;                    // that a sampling row can append
   uint64_t growth_steps_ = 0, growth_ = 0;  // RunningGrowth's last answer
   bool returning_ = false;                  // some request is on its way back into the queue

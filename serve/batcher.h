@@ -45,6 +45,7 @@ struct BatchLimits {
   uint64_t max_model_len = 2048;           // prompt + generated tokens of a request
   uint32_t block_size = 16;                // tokens of a KV block
   uint32_t draft_tokens = 0;               // a decode row may carry up to so many drafts
+  uint32_t max_step_drafts = UINT32_MAX;   // drafts of all rows of a step: what has room for logits
   uint32_t max_prefill_chunk = 0;          // tokens of a prefill row; 0: only the budget limits it
 };
 

@@ -46,11 +46,15 @@ std::vector<uint8_t> RandomValues(DType storage, int64_t count, uint64_t seed) {
   return bytes;
 }
 
+int RowTokens(const DecodeBenchOptions& options) {
+  return options.tokens_per_row + options.drafts;
+}
+
 int64_t BlocksOf(const ModelConfig& config, const DecodeBenchOptions& options,
                  const DecodeShape& shape) {
   const int64_t tokens =
-      int64_t{DecodeBench::Cached(config, options.tokens_per_row, shape.context)} +
-      options.tokens_per_row + kRoom;
+      int64_t{DecodeBench::Cached(config, RowTokens(options), shape.context)} +
+      RowTokens(options) + kRoom;
   return (tokens + options.block_size - 1) / options.block_size;
 }
 
@@ -60,13 +64,19 @@ absl::Status CheckOptions(const ModelConfig& config, const DecodeBenchOptions& o
     return absl::InvalidArgumentError(
         absl::StrCat(options.tokens_per_row, " tokens per row; 1 to 16 are measured"));
   }
+  if (options.drafts < 0 || options.drafts > static_cast<int>(kMaxDraftTokens) ||
+      (options.drafts > 0 && options.tokens_per_row > 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.drafts, " drafts with ", options.tokens_per_row,
+                     " tokens per row; rows of one token carry 0 to ", kMaxDraftTokens));
+  }
   if (options.block_size < 1) return absl::InvalidArgumentError("the block size must be positive");
   for (const DecodeShape& shape : options.shapes) {
     if (shape.batch < 1 || shape.batch > 1024) {
       return absl::InvalidArgumentError(absl::StrCat("a batch of ", shape.batch, "; 1 to 1024"));
     }
     if (shape.context < 1 || shape.context > config.max_positions ||
-        DecodeBench::Cached(config, options.tokens_per_row, shape.context) < 1) {
+        DecodeBench::Cached(config, RowTokens(options), shape.context) < 1) {
       return absl::InvalidArgumentError(absl::StrCat(
           "a context of ", shape.context, " tokens; the model takes 1 to ", config.max_positions));
     }
@@ -116,9 +126,9 @@ int64_t DecodeKvMemory(const ModelConfig& config, const DecodeBenchOptions& opti
          KvBlockBytes(config, options.storage, options.block_size);
 }
 
-int DecodeBench::Cached(const ModelConfig& config, int tokens_per_row, int context) {
+int DecodeBench::Cached(const ModelConfig& config, int row_tokens, int context) {
   // The slot must not reach its length limit by the tokens that are appended, or it would end.
-  return std::min(context, config.max_positions - tokens_per_row - kRoom);
+  return std::min(context, config.max_positions - row_tokens - kRoom);
 }
 
 absl::StatusOr<std::unique_ptr<DecodeBench>> DecodeBench::Create(
@@ -139,11 +149,11 @@ absl::StatusOr<std::unique_ptr<DecodeBench>> DecodeBench::Create(
   limits.max_model_len = 0;
   for (const DecodeShape& shape : options.shapes) {
     limits.max_rows = std::max(limits.max_rows, shape.batch);
-    const int cached = Cached(config, options.tokens_per_row, shape.context);
-    limits.max_model_len = std::max(limits.max_model_len, cached + options.tokens_per_row + kRoom);
+    const int cached = Cached(config, RowTokens(options), shape.context);
+    limits.max_model_len = std::max(limits.max_model_len, cached + RowTokens(options) + kRoom);
     limits.num_blocks = std::max(limits.num_blocks, shape.batch * BlocksOf(config, options, shape));
   }
-  limits.max_tokens = limits.max_rows * options.tokens_per_row;
+  limits.max_tokens = limits.max_rows * RowTokens(options);
   limits.max_outputs = limits.max_tokens;
   limits.route_draws = options.route_draws;
   ASSIGN_OR_RETURN(bench->runner_, MegakernelRunner::Create(source, runner));
@@ -174,7 +184,7 @@ std::vector<TokenId> DecodeBench::RandomTokens(int count) {
 
 absl::Status DecodeBench::Admit(const DecodeShape& shape) {
   const ModelConfig& config = runner_->decoder().config;
-  const int cached = Cached(config, options_.tokens_per_row, shape.context);
+  const int cached = Cached(config, RowTokens(options_), shape.context);
   const int64_t blocks = BlocksOf(config, options_, shape);
   blocks_.assign(static_cast<size_t>(shape.batch), {});
   tables_written_ = false;
@@ -186,6 +196,7 @@ absl::Status DecodeBench::Admit(const DecodeShape& shape) {
     admission.prompt_length = static_cast<uint32_t>(history.size());
     admission.cached_tokens = static_cast<uint32_t>(cached);
     admission.max_length = static_cast<uint32_t>(runner_->info().max_model_len);
+    admission.draft_tokens = static_cast<uint32_t>(options_.drafts);
     RETURN_IF_ERROR(runner_->Admit(admission));
     admitted_ = slot + 1;
     // Neighbours of a sequence are not neighbours in memory.
@@ -197,16 +208,17 @@ absl::Status DecodeBench::Admit(const DecodeShape& shape) {
 }
 
 absl::Status DecodeBench::SubmitOne(const DecodeShape& shape, bool refresh) {
-  const int cached = Cached(runner_->decoder().config, options_.tokens_per_row, shape.context);
+  const int cached = Cached(runner_->decoder().config, RowTokens(options_), shape.context);
   std::vector<Row> rows;
   std::vector<BlockTableUpdate> updates;
   for (uint32_t slot = 0; slot < static_cast<uint32_t>(shape.batch); ++slot) {
     if (refresh) {
       RETURN_IF_ERROR(runner_->SetContext(slot, static_cast<uint32_t>(cached),
-                                          RandomTokens(options_.tokens_per_row)));
+                                          RandomTokens(options_.tokens_per_row),
+                                          RandomTokens(options_.drafts)));
     }
     if (options_.tokens_per_row == 1) {
-      rows.push_back({slot, kDeviceKnows, 0, kRowSample});
+      rows.push_back({slot, kDeviceKnows, static_cast<u32>(options_.drafts), kRowSample});
     } else {
       rows.push_back(
           {slot, static_cast<uint32_t>(options_.tokens_per_row), 0, kRowSample | kRowAllLogits});
@@ -226,10 +238,12 @@ absl::Status DecodeBench::WaitOne(std::vector<double>* ms) {
   RETURN_IF_ERROR(outcome.status);
   last_tokens_.clear();
   for (const RowResult& row : outcome.rows) {
-    if (row.tokens.size() != 1) {
+    if (row.tokens.size() != 1 + row.accepted) {
       return absl::InternalError(absl::StrCat("slot ", row.slot, " brought ", row.tokens.size(),
-                                              " tokens in a decode step; it must be 1"));
+                                              " tokens in a decode step with ", row.accepted,
+                                              " right drafts"));
     }
+    if (options_.drafts > 0) drafts_.Add(row);
     last_tokens_.push_back(row.tokens[0]);
   }
   return absl::OkStatus();
@@ -264,7 +278,7 @@ absl::StatusOr<DecodeTimes> DecodeBench::Measure(const DecodeShape& shape, int s
     return absl::InvalidArgumentError(
         absl::StrCat(steps, " steps after ", warmup, " of warm-up: at least one is timed"));
   }
-  const bool lengths_known = options_.tokens_per_row > 1;
+  const bool lengths_known = RowTokens(options_) > 1;
   Run run;
   run.progress = progress;
   std::vector<double> ms;
@@ -283,6 +297,7 @@ absl::StatusOr<DecodeTimes> DecodeBench::Measure(const DecodeShape& shape, int s
   run.steps = steps;
   run.refresh = 1;
   submit_us_.clear();
+  drafts_ = {};
   if (status.ok()) status = RunSteps(shape, run, &ms);
   for (int slot = 0; slot < admitted_; ++slot) runner_->Release(static_cast<uint32_t>(slot));
   admitted_ = 0;
@@ -293,7 +308,7 @@ absl::StatusOr<DecodeTimes> DecodeBench::Measure(const DecodeShape& shape, int s
   const ModelConfig& config = runner_->decoder().config;
   times.bytes = DecodeWeightBytes(config, options_.storage) +
                 shape.batch * DecodeKvBytes(config, options_.storage,
-                                            Cached(config, options_.tokens_per_row, shape.context));
+                                            Cached(config, RowTokens(options_), shape.context));
   if (config.IsMoe()) {
     // Of the last step: which experts others read differs little where tokens are random.
     ASSIGN_OR_RETURN(const Routes routes, LastRoutes());
@@ -317,7 +332,7 @@ absl::Status DecodeBench::SetRoutes(const Routes& routes) {
 
 absl::StatusOr<Routes> DecodeBench::LastRoutes() {
   const Decoder& decoder = runner_->decoder();
-  Routes routes{decoder.config.layers, last_.batch * options_.tokens_per_row,
+  Routes routes{decoder.config.layers, last_.batch * RowTokens(options_),
                 decoder.config.experts_per_token, {}};
   const Buffer buffer = runner_->executor().TensorBuffer(decoder.pairs);
   constexpr int64_t kFields = 4;  // RoutedPair: the expert comes first
@@ -331,7 +346,7 @@ absl::StatusOr<Routes> DecodeBench::LastRoutes() {
 }
 
 absl::StatusOr<Timeline> DecodeBench::LastTimeline() {
-  const int32_t symbols[2] = {last_.batch, last_.batch * options_.tokens_per_row};
+  const int32_t symbols[2] = {last_.batch, last_.batch * RowTokens(options_)};
   return ReadTimeline(runner_->executor(), symbols);
 }
 

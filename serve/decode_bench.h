@@ -9,6 +9,7 @@
 
 #include "models/routes.h"
 #include "runtime/timeline.h"
+#include "serve/draft_stats.h"
 #include "serve/megakernel_runner.h"
 
 namespace eventide {
@@ -23,6 +24,7 @@ struct DecodeBenchOptions {
   DType storage = DType::kBF16;
   std::vector<DecodeShape> shapes;  // all that will be measured
   int tokens_per_row = 1;
+  int drafts = 0;  // besides, of a row with one token: random ones, verified on the device
   int block_size = 16;
   uint64_t seed = 0;
   int route_draws = 0;  // DecoderLimits: lines of routes that SetRoutes gives
@@ -70,12 +72,14 @@ class DecodeBench {
   // Where the tokens of the last Measure's last step went: a line for each.
   absl::StatusOr<Routes> LastRoutes();
 
-  // Tokens of the last Measure's last step, one per row: what its bits are compared by.
+  // First tokens of the last Measure's last step, one per row: what its bits are compared by.
   const std::vector<TokenId>& last_tokens() const { return last_tokens_; }
+  // Of the last Measure's timed steps.
+  const DraftStats& drafts() const { return drafts_; }
   MegakernelRunner& runner() { return *runner_; }
 
-  // Tokens with KV that stand for a context: it must leave room for the row and one token more.
-  static int Cached(const ModelConfig& config, int tokens_per_row, int context);
+  // Tokens with KV that stand for a context: it must leave room for a row's tokens and one more.
+  static int Cached(const ModelConfig& config, int row_tokens, int context);
 
  private:
   struct Run {
@@ -101,6 +105,7 @@ class DecodeBench {
   bool tables_written_ = false;
   std::vector<double> submit_us_;
   std::vector<TokenId> last_tokens_;
+  DraftStats drafts_;
   DecodeShape last_;
 };
 

@@ -47,6 +47,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(StepRunner* runner, Clock
   options.max_steps_in_flight = static_cast<uint32_t>(in_flight);
   limits.block_size = info.block_size;
   limits.draft_tokens = options.draft_tokens;
+  // Every row may want one token's logits; what is left is for drafts.
+  if (info.max_outputs > limits.max_num_seqs) {
+    limits.max_step_drafts = info.max_outputs - limits.max_num_seqs;
+  } else if (info.max_outputs > 0) {
+    limits.max_step_drafts = 0;
+  }
   limits.max_prefill_chunk = options.max_prefill_chunk;
   RETURN_IF_ERROR(ValidateLimits(limits));
   ASSIGN_OR_RETURN(BlockPool pool, BlockPool::Create(info.num_blocks, info.block_size));

@@ -76,6 +76,7 @@ void Engine::FollowDevice(const Flight& flight, const StepOutcome& outcome) {
     entry->device_history += result.tokens.size();
     // The last token of a history never has KV, nor have rejected drafts.
     entry->kv_tokens = std::min(entry->device_context, entry->device_history - 1);
+    if (flight.rows[i].query_length == kDeviceKnows) stats_.drafts.Add(result);
   }
   if (shape.empty()) return;  // only rows that had ended
   stats_.max_batch = std::max<uint64_t>(stats_.max_batch, shape.size());

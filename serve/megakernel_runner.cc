@@ -38,6 +38,8 @@ absl::Status MegakernelRunner::Allocate() {
   const DecoderLimits& limits = decoder_.limits;
   info_.max_slots = static_cast<uint32_t>(limits.max_rows);
   info_.max_batched_tokens = static_cast<uint32_t>(limits.max_tokens);
+  info_.max_outputs = static_cast<uint32_t>(limits.max_outputs);
+  info_.max_draft_tokens = kMaxDraftTokens;
   info_.max_model_len = static_cast<uint64_t>(limits.max_model_len);
   info_.block_size = static_cast<uint32_t>(limits.block_size);
   info_.num_blocks = static_cast<uint64_t>(limits.num_blocks);
@@ -127,6 +129,7 @@ absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {
   state.temperature = a.temperature;
   state.top_p = a.top_p;
   state.top_k = a.top_k;
+  state.draft_limit = std::min(a.draft_tokens, kMaxDraftTokens);
   state.stop_count = static_cast<u32>(a.stop_tokens.size());
   std::copy(a.stop_tokens.begin(), a.stop_tokens.end(), state.stop_tokens);
   RETURN_IF_ERROR(executor().Write(history_, offset, a.tokens.data(),
@@ -138,31 +141,37 @@ absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {
 }
 
 absl::Status MegakernelRunner::SetContext(uint32_t slot, uint32_t context,
-                                          std::span<const TokenId> tokens) {
+                                          std::span<const TokenId> tokens,
+                                          std::span<const TokenId> drafts) {
   if (slot >= info_.max_slots || !admitted_[slot]) {
     return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " is not admitted"));
   }
   // One token more is appended by the step.
   if (tokens.empty() || context >= info_.max_model_len ||
-      tokens.size() >= info_.max_model_len - context) {
-    return absl::InvalidArgumentError(absl::StrCat("a context of ", context, " and ", tokens.size(),
-                                                   " tokens do not fit a model length of ",
-                                                   info_.max_model_len));
+      drafts.size() > kMaxDraftTokens ||
+      tokens.size() + drafts.size() >= info_.max_model_len - context) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a context of ", context, ", ", tokens.size(), " tokens and ", drafts.size(),
+        " drafts do not fit a model length of ", info_.max_model_len, " or a step"));
   }
-  for (TokenId token : tokens) {
+  std::vector<TokenId> known(tokens.begin(), tokens.end());
+  known.insert(known.end(), drafts.begin(), drafts.end());
+  for (TokenId token : known) {
     if (token < 0 || token >= static_cast<TokenId>(info_.vocab_size)) {
       return absl::InvalidArgumentError(
           absl::StrCat("token ", token, " is not in the vocabulary of ", info_.vocab_size));
     }
   }
   const int64_t history = int64_t{slot} * static_cast<int64_t>(info_.max_model_len) + context;
-  RETURN_IF_ERROR(executor().Write(history_, history * 4, tokens.data(),
-                                   static_cast<int64_t>(tokens.size() * 4)));
+  RETURN_IF_ERROR(executor().Write(history_, history * 4, known.data(),
+                                   static_cast<int64_t>(known.size() * 4)));
   static_assert(offsetof(SlotState, context_length) == offsetof(SlotState, history_length) + 4);
   const u32 lengths[2] = {context + static_cast<u32>(tokens.size()), context};
-  return executor().Write(slots_,
-                          int64_t{slot} * sizeof(SlotState) + offsetof(SlotState, history_length),
-                          lengths, sizeof(lengths));
+  const int64_t state = int64_t{slot} * sizeof(SlotState);
+  RETURN_IF_ERROR(executor().Write(slots_, state + offsetof(SlotState, history_length), lengths,
+                                   sizeof(lengths)));
+  const u64 pace = drafts.size();
+  return executor().Write(slots_, state + offsetof(SlotState, pace), &pace, sizeof(pace));
 }
 
 void MegakernelRunner::Release(uint32_t slot) {
@@ -181,14 +190,27 @@ absl::Status MegakernelRunner::CheckInput(const StepInput& input) const {
                                                    " rows; it may have at most ", info_.max_slots));
   }
   std::set<u32> used;
+  uint64_t outputs = 0;
   for (const Row& row : input.rows) {
     if (row.slot >= info_.max_slots || !admitted_[row.slot] || !used.insert(row.slot).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("a row of slot ", row.slot, ", which is not admitted, or named twice"));
     }
-    if (row.draft_length > info_.max_draft_tokens) {
-      return absl::UnimplementedError("drafts are not supported");
+    const bool fixed = row.query_length != kDeviceKnows;
+    if (row.draft_length > (fixed ? 0 : info_.max_draft_tokens)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a row of slot ", row.slot, " with ", row.draft_length,
+                       " drafts; rows of known length carry none, others at most ",
+                       info_.max_draft_tokens));
     }
+    if (row.sampling != kRowNone) {
+      outputs += row.sampling & kRowAllLogits && fixed ? row.query_length : 1 + row.draft_length;
+    }
+  }
+  if (outputs > info_.max_outputs) {
+    return absl::InvalidArgumentError(absl::StrCat("a step that wants up to ", outputs,
+                                                   " tokens' logits; it has room for ",
+                                                   info_.max_outputs));
   }
   for (const BlockTableUpdate& update : input.block_updates) {
     if (update.slot >= info_.max_slots || update.first > blocks_per_slot_ ||
@@ -256,8 +278,10 @@ StepOutcome MegakernelRunner::Wait() {
     outcome.status = ReadResults(flight, &outcome.rows);
   } else {
     // Tasks that never ran have not put these counters back.
-    const Buffer merge = executor().TensorBuffer(decoder_.merge);
-    outcome.status.Update(executor().Fill(merge, 0, 0, merge.bytes));
+    for (const TensorId counter : {decoder_.merge, decoder_.arrived}) {
+      const Buffer buffer = executor().TensorBuffer(counter);
+      outcome.status.Update(executor().Fill(buffer, 0, 0, buffer.bytes));
+    }
   }
   if (!outcome.status.ok()) outcome.rows.clear();
   return outcome;
@@ -270,16 +294,17 @@ absl::Status MegakernelRunner::ReadResults(const Flight& flight, std::vector<Row
   for (size_t i = 0; i < results.size(); ++i) {
     const Row& row = flight.rows[i];
     const StepResult& result = results[i];
-    if (result.slot != row.slot || result.count > 1) {
+    if (result.slot != row.slot || result.count > kMaxDraftTokens + 1 ||
+        result.accepted > result.count) {
       return absl::InternalError(absl::StrCat("step ", flight.step, ", row ", i,
                                               ": the device's result is of slot ", result.slot,
                                               ", not of ", row.slot));
     }
     RowResult out;
     out.slot = row.slot;
-    // A row whose length the device knows has its one token, unless its slot had ended before.
-    out.query_length = row.query_length == kDeviceKnows ? result.count : row.query_length;
-    if (result.count == 1) out.tokens.push_back(result.token);
+    out.query_length = result.query_length;
+    out.accepted = result.accepted;
+    out.tokens.assign(result.tokens, result.tokens + result.count);
     out.finished = result.finish != kSlotRunning;
     rows->push_back(std::move(out));
   }

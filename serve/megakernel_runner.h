@@ -34,10 +34,11 @@ class MegakernelRunner : public StepRunner {
   void Release(uint32_t slot) override;
   uint64_t compilations() const override { return CountBackends().compilations; }
 
-  // For measurements: from the next submitted step on, the running sequence of an admitted slot has
-  // `context` tokens with KV and then `tokens`, which are what that step takes. Steps in flight
-  // keep what they have.
-  absl::Status SetContext(uint32_t slot, uint32_t context, std::span<const TokenId> tokens);
+  // For measurements and tests: from the next submitted step on, the running sequence of an admitted
+  // slot has `context` tokens with KV and then `tokens`, which are what that step takes, and `drafts`
+  // besides where its row may carry them. Steps in flight keep what they have.
+  absl::Status SetContext(uint32_t slot, uint32_t context, std::span<const TokenId> tokens,
+                          std::span<const TokenId> drafts = {});
 
   // Logits of `count` outputs of the step that was waited for last, while no other is in flight:
   // rows in order, one output for a kRowSample row, one per token for a kRowAllLogits row.

@@ -58,6 +58,8 @@ class Replayer {
     result_.max_batch = stats.max_batch;
     result_.preemptions = stats.preemptions;
     result_.prefix_hit_tokens = stats.prefix_hit_tokens;
+    result_.speculates = engine_->limits().draft_tokens > 0;
+    result_.drafts = stats.drafts;
     return result_;
   }
 
@@ -199,7 +201,8 @@ absl::StatusOr<ReplayResult> Replay(Engine* engine, Clock* clock, const Trace& t
 }
 
 nlohmann::ordered_json ToJson(const ReplayResult& r) {
-  return {{"requests", r.requests},
+  nlohmann::ordered_json json = {
+          {"requests", r.requests},
           {"completed", r.completed},
           {"failed", r.failed},
           {"cancelled", r.cancelled},
@@ -216,6 +219,8 @@ nlohmann::ordered_json ToJson(const ReplayResult& r) {
           {"max_batch", r.max_batch},
           {"preemptions", r.preemptions},
           {"prefix_hit_tokens", r.prefix_hit_tokens}};
+  if (r.speculates) json["speculation"] = ToJson(r.drafts);
+  return json;
 }
 
 }  // namespace eventide

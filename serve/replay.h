@@ -76,6 +76,8 @@ struct ReplayResult {
   uint64_t max_batch = 0;
   uint64_t preemptions = 0;
   uint64_t prefix_hit_tokens = 0;
+  bool speculates = false;
+  DraftStats drafts;        // in the JSON where the engine speculates
   std::string first_error;  // of the first failed request; not in the JSON
 };
 

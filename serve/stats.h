@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "serve/draft_stats.h"
 
 namespace eventide {
 
@@ -52,6 +53,7 @@ struct EngineStats {
   uint64_t preemptions = 0;
   uint64_t steps = 0;  // submitted
   uint64_t failed_steps = 0;
+  DraftStats drafts;
   uint64_t max_batch = 0;        // most rows in a step
   uint64_t distinct_shapes = 0;  // of retired steps
 

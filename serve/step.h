@@ -42,6 +42,7 @@ struct RunnerInfo {
   uint64_t max_model_len = 0;               // tokens of one sequence
   uint32_t block_size = kDefaultBlockSize;  // tokens
   uint64_t num_blocks = 0;                  // ids 0 … num_blocks - 1
+  uint32_t max_outputs = 0;                 // tokens of a step whose logits are wanted; 0: all
   uint32_t max_draft_tokens = 0;            // of a decode row; 0: no speculation
   uint32_t max_steps_in_flight = 1;         // 1 or 2
   uint32_t vocab_size = 0;
@@ -61,6 +62,7 @@ struct SlotAdmission {
   float temperature = 0;       // 0: greedy
   float top_p = 1;             // 1: off
   uint32_t top_k = 0;          // 0: off
+  uint32_t draft_tokens = 0;   // that the device looks for after each step, at most
   std::span<const TokenId> stop_tokens;  // at most kMaxStopTokens; the host looks for further ones
 };
 
@@ -81,6 +83,7 @@ struct RowResult {
   uint32_t slot = 0;
   // Query tokens that the device processed: 0 for a slot that had ended before.
   uint32_t query_length = 0;
+  uint32_t accepted = 0;        // of its query_length - 1 drafts, where the device knew the length
   std::vector<TokenId> tokens;  // appended by this step, in order
   bool finished = false;        // the slot has ended, in this step or before
 };

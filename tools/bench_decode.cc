@@ -29,6 +29,7 @@ struct DecodeFlags {
 struct MeasuredRow {
   DecodeShape shape;
   DecodeTimes times;
+  DraftStats drafts;
 };
 
 // KV memory that one shape may take: what the model, packing and activations leave.
@@ -46,7 +47,8 @@ absl::StatusOr<int64_t> KvBudget(const DecodeFlags& flags, const ReadCeiling& ce
 nlohmann::ordered_json RowJson(const DecodeFlags& flags, const ReadCeiling& ceiling,
                                const MeasuredRow& row) {
   const double floor = static_cast<double>(row.times.bytes) / (ceiling.gbps() * 1e6);
-  return {{"model", flags.engine.model},
+  nlohmann::ordered_json json = {
+          {"model", flags.engine.model},
           {"batch", row.shape.batch},
           {"context", row.shape.context},
           {"policy", flags.engine.policy},
@@ -59,6 +61,8 @@ nlohmann::ordered_json RowJson(const DecodeFlags& flags, const ReadCeiling& ceil
           {"tokens_per_row", flags.tokens_per_row},
           {"wall_ms", row.times.wall_ms},
           {"submit_us", row.times.submit_us}};
+  if (!flags.engine.speculate.empty()) json["speculation"] = ToJson(row.drafts);
+  return json;
 }
 
 std::string Table(const DecodeFlags& flags, const ReadCeiling& ceiling,
@@ -83,6 +87,9 @@ std::string Table(const DecodeFlags& flags, const ReadCeiling& ceiling,
 absl::Status CheckFlags(const DecodeFlags& flags) {
   if (flags.engine.device == "sim") {
     return UsageError("the simulator has no clock: bench runs on cpu and cuda");
+  }
+  if (flags.tokens_per_row > 1 && !flags.engine.speculate.empty()) {
+    return UsageError("--speculate adds drafts to rows of one token: leave --tokens-per-row out");
   }
   const size_t shapes = flags.batches.size() * flags.contexts.size();
   if (!flags.timeline.empty() && shapes != 1) {
@@ -143,7 +150,7 @@ absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const DecodeFlags& flags,
     };
     ASSIGN_OR_RETURN(const DecodeTimes times,
                      bench->Measure(shape, flags.steps, flags.warmup, show));
-    rows.push_back({shape, times});
+    rows.push_back({shape, times, bench->drafts()});
   }
   return rows;
 }
@@ -159,6 +166,7 @@ absl::Status RunBenchDecode(const DecodeFlags& flags) {
   options.backend.timeline_tasks = flags.timeline.empty() ? 0 : kTimelineTasks;
   options.storage = model.storage;
   options.tokens_per_row = flags.tokens_per_row;
+  options.drafts = static_cast<int>(DraftTokens(flags.engine));
   options.block_size = flags.engine.block_size;
   options.seed = flags.engine.seed;
   options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
@@ -212,6 +220,7 @@ CommandBody AddBenchDecode(CLI::App* app) {
   app->add_option("--tokens-per-row", flags->tokens_per_row,
                   "Query tokens of a row, all with logits: more than one is what speculation runs")
       ->check(WholeNumber(1, 16));
+  AddSpeculateFlag(app, &flags->engine);
   app->add_option("--steps", flags->steps, "Steps that are timed")->check(WholeNumber(1, 1000000));
   app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
   app->add_option("--kv-gib", flags->kv_gib,
@@ -226,6 +235,7 @@ CommandBody AddBenchDecode(CLI::App* app) {
   app->footer(
       "bytes: weights of all linears and the head once, KV of all rows; floor: bytes at the read\n"
       "ceiling measured in the same run; share: floor / median. ms are of the step on its device.\n"
+      "With --speculate every row verifies N random drafts: what that costs, not what it brings.\n"
       "Example:\n"
       "  eventide bench decode --model random:llama-3.2-1b --batch 1,8,16 --context 512 --json");
   return [=] { return RunBenchDecode(*flags); };

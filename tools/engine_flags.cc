@@ -27,6 +27,17 @@ constexpr int kMaxWorkers = 1024, kMaxSimWorkers = 64;  // of the executors
 constexpr char kModelHelp[] =
     "Hugging Face folder, .gguf file, llama2.c .bin file, or random:PRESET[@SEED]";
 
+constexpr char kNgram[] = "ngram:";
+constexpr int kMostStepDrafts = 1024;  // whose logits have room
+
+std::string CheckSpeculate(const std::string& text) {
+  if (absl::StartsWith(text, kNgram)) {
+    std::string number = text.substr(sizeof(kNgram) - 1);
+    if (WholeNumber(1, kMaxDraftTokens)(number).empty()) return "";
+  }
+  return absl::StrCat("'", text, "': give ngram:N, with N from 1 to ", kMaxDraftTokens);
+}
+
 int64_t MachineMemoryBytes() {
   const int64_t pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
   return pages > 0 && size > 0 ? pages * size : int64_t{4} << 30;
@@ -77,6 +88,20 @@ void AddModelFlags(CLI::App* app, EngineFlags* flags) {
   app->add_flag("--json", flags->json, "One JSON object on stdout instead of text");
 }
 
+void AddSpeculateFlag(CLI::App* app, EngineFlags* flags) {
+  app->add_option("--speculate", flags->speculate,
+                  "ngram:N: verify up to N tokens at once that followed the last ones before; the "
+                  "output stays the same")
+      ->check(CheckSpeculate, "");
+}
+
+uint32_t DraftTokens(const EngineFlags& flags) {
+  uint32_t drafts = 0;
+  if (flags.speculate.empty()) return 0;
+  EVT_CHECK(absl::SimpleAtoi(flags.speculate.substr(sizeof(kNgram) - 1), &drafts));
+  return drafts;
+}
+
 void AddDeviceFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--device", flags->device, "auto (cuda where there is one), cpu, sim, cuda")
       ->check(CLI::IsMember({"auto", "cpu", "sim", "cuda"}));
@@ -112,6 +137,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--long-prefill-token-threshold", flags->long_prefill_token_threshold,
                   "Tokens of one prompt in a step at most; 0: only the step's tokens limit it")
       ->check(WholeNumber(0, 1 << 20));
+  AddSpeculateFlag(app, flags);
   app->add_option("--tokenizer", flags->tokenizer,
                   "tokenizer.json (or its folder), .gguf or llama2.c .bin; default: the model's")
       ->check(NotEmpty());
@@ -140,7 +166,10 @@ absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const Open
                       : cuda                           ? 2048
                                                        : 512;
   if (flags.max_num_seqs == 0) limits.max_rows = std::min(limits.max_rows, limits.max_tokens);
-  limits.max_outputs = limits.max_rows;
+  const int64_t drafts = int64_t{limits.max_rows} * DraftTokens(flags);
+  limits.max_outputs =
+      limits.max_rows + static_cast<int>(std::min<int64_t>(
+                            {drafts, limits.max_tokens, kMostStepDrafts}));
   if (flags.max_model_len == 1) {
     return UsageError("--max-model-len 1 leaves no room for an answer; give at least 2");
   }
@@ -221,6 +250,7 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   const PhaseSpan span(phases, "kv_alloc");
   EngineOptions engine;
   engine.seed = flags.seed;
+  engine.draft_tokens = DraftTokens(flags);
   engine.prefix_cache.enabled = flags.prefix_caching;
   engine.scheduling_policy =
       flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;

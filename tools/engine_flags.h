@@ -30,10 +30,14 @@ struct EngineFlags {
   std::string scheduling_policy = "fcfs";
   int long_prefill_token_threshold = 0;
   uint64_t seed = 0;
+  std::string speculate;  // "ngram:N"
   bool json = false;
 };
 
 void AddEngineFlags(CLI::App* app, EngineFlags* flags);
+void AddSpeculateFlag(CLI::App* app, EngineFlags* flags);
+// Drafts of a row; 0 where the flag is not given. Its form has been checked.
+uint32_t DraftTokens(const EngineFlags& flags);
 // --model, --dtype, --json alone, for commands that run nothing.
 void AddModelFlags(CLI::App* app, EngineFlags* flags);
 // --device, --workers, --policy, --block-size alone.

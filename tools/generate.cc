@@ -45,7 +45,7 @@ struct Generated {
   int64_t start_ns = 0, first_ns = 0, end_ns = 0;
 };
 
-nlohmann::ordered_json ToJson(const Generated& g, double load_ms) {
+nlohmann::ordered_json GeneratedJson(const Generated& g, double load_ms) {
   const double more = static_cast<double>(g.tokens.size()) - 1;
   const auto ms = [](int64_t from, int64_t to) { return static_cast<double>(to - from) / 1e6; };
   nlohmann::ordered_json json;
@@ -132,7 +132,16 @@ absl::Status RunGenerate(GenerateFlags& flags) {
   RETURN_IF_ERROR(Serve(*opened, std::move(request), !json, &g));
   const bool interrupted = g.last.finish_reason == FinishReason::kAbort;
   if (!interrupted) RETURN_IF_ERROR(g.last.status);
-  RETURN_IF_ERROR(json ? PrintJson(ToJson(g, opened->load_ms)) : PrintText("\n"));
+  const bool speculates = !flags.engine.speculate.empty();
+  const DraftStats drafts = opened->engine->stats().drafts;
+  if (json) {
+    nlohmann::ordered_json out = GeneratedJson(g, opened->load_ms);
+    if (speculates) out["speculation"] = ToJson(drafts);
+    RETURN_IF_ERROR(PrintJson(out));
+  } else {
+    RETURN_IF_ERROR(
+        PrintText(speculates ? absl::StrCat("\n[", Summary(drafts), "]\n") : std::string("\n")));
+  }
   return interrupted ? InterruptedError() : absl::OkStatus();
 }
 

@@ -64,6 +64,7 @@ std::string Summary(const ReplayResult& r, double factor) {
         &text, "prefix cache  %d prompt tokens found, %.1f %%\n", r.prefix_hit_tokens,
         100 * static_cast<double>(r.prefix_hit_tokens) / static_cast<double>(r.prompt_tokens));
   }
+  if (r.speculates) absl::StrAppend(&text, "drafts        ", Summary(r.drafts), "\n");
   if (r.preemptions > 0) absl::StrAppendFormat(&text, "preemptions   %d\n", r.preemptions);
   return text;
 }

@@ -55,8 +55,10 @@ inline void CheckTables(const Planned& p, const OpStep& step) {
     const i32 first = static_cast<i32>(token_row.size()), length = step.Length(row);
     CHECK(p.row_start[r] == first);
     for (i32 i = 0; i < length; ++i) token_row.push_back(static_cast<i32>(r));
-    const i32 wanted =
-        row.sampling & kRowAllLogits ? length : std::min(length, row.sampling & kRowSample ? 1 : 0);
+    i32 wanted = std::min(length, row.sampling & kRowSample ? 1 : 0);
+    if (row.sampling & kRowAllLogits || (wanted > 0 && row.query_length == kDeviceKnows)) {
+      wanted = length;
+    }
     CHECK(p.row_output[r] == (wanted > 0 ? static_cast<i32>(output_token.size()) : -1));
     for (i32 i = length - wanted; i < length; ++i) output_token.push_back(first + i);
   }
@@ -124,8 +126,14 @@ inline OpStep RandomStep(RandomValues& random, int rows, int max_tokens, int max
     SlotState& slot = step.slots[r + 1];
     slot.context_length =
         static_cast<u32>(random.Below(2) ? random.Below(300) : random.Below(max_context));
-    slot.finish = random.Below(5) ? kSlotRunning : kSlotStopped;
+    slot.pace = random.Below(5) ? 0 : kPaceEnded;
     Row row{static_cast<u32>(r + 1), kDeviceKnows, 0, static_cast<u32>(random.Below(3))};
+    if (slot.pace == 0 && left > 32) {
+      // As many drafts as the slot has, or as the row may carry.
+      slot.pace = static_cast<u64>(random.Below(kMaxDraftTokens + 1));
+      row.draft_length = static_cast<u32>(random.Below(kMaxDraftTokens + 1));
+      left -= static_cast<int>(std::min<u64>(slot.pace, row.draft_length));
+    }
     if (random.Below(3) == 0) row.query_length = static_cast<u32>(random.Below(left / 3 + 1));
     if (row.query_length != kDeviceKnows) left -= static_cast<int>(row.query_length);
     step.rows.push_back(row);

@@ -48,7 +48,7 @@ TEST_CASE("plan accepts no rows, finished rows and the most rows it promises") {
   none.slots.resize(1);
   CheckPlan(backend, s, none);
   OpStep finished = none;
-  finished.slots[0].finish = kSlotStopped;
+  finished.slots[0].pace = kPaceEnded;
   finished.rows = {{0, kDeviceKnows, 0, kRowSample}};
   const Planned p = RunPlan(backend, s, finished);
   CHECK(p.counts == std::vector<i32>(4, 0));

@@ -1,4 +1,4 @@
-// Runs the sample op over given logits: one row per case, tables as plan and the head would leave
+// Runs the sample op over given logits, one row per case, with tables as plan and the head would leave
 // them.
 #pragma once
 
@@ -16,10 +16,13 @@
 namespace eventide {
 
 struct SampleRow {
-  std::vector<float> logits;
+  std::vector<float> logits;             // of the last known token
+  std::vector<std::vector<float>> more;  // of its drafts
+  std::vector<i32> drafts;               // behind the history
   SlotState slot = {};
   u32 query_length = kDeviceKnows;
   u32 sampling = kRowSample;
+  std::vector<i32> known = {};  // how the history begins; the rest of it is -7
 };
 
 class SampleCase {
@@ -28,38 +31,38 @@ class SampleCase {
   SampleCase(const OpBackend& backend, std::vector<SampleRow> rows)
       : rig_("sample"), rows_(std::move(rows)) {
     const int vocab = static_cast<int>(rows_[0].logits.size());
-    const int stride = RoundUp(vocab, 32), tiles = CeilDiv(vocab, kBestIds);
+    const int stride = RoundUp(vocab, 32);
     const int n = static_cast<int>(rows_.size());
-    std::vector<float> logits(static_cast<size_t>(n) * stride,
-                              NAN);  // beyond the vocabulary: poison
-    std::vector<i32> best(static_cast<size_t>(n) * tiles * 2), row_output(n);
+    for (int r = 0; r < n; ++r) AddRow(rows_[r], r);
+    std::vector<float> logits;
+    std::vector<i32> best, row_start = {0}, token_row, row_output, output_token;
     for (int r = 0; r < n; ++r) {
-      row_output[r] = rows_[r].sampling & kRowSample ? r : -1;
-      std::copy(rows_[r].logits.begin(), rows_[r].logits.end(), logits.begin() + r * stride);
-      for (int tile = 0; tile < tiles; ++tile) {
-        int top = tile * kBestIds;
-        for (int id = top; id < std::min(vocab, (tile + 1) * kBestIds); ++id) {
-          const float a = rows_[r].logits[id], b = rows_[r].logits[top];
-          if (a > b || (std::isnan(b) && !std::isnan(a))) top = id;
-        }
-        best[(r * tiles + tile) * 2] = std::bit_cast<i32>(rows_[r].logits[top]);
-        best[(r * tiles + tile) * 2 + 1] = top;
+      const i32 length = step_.Length(step_.rows[r]);
+      const bool draws = rows_[r].sampling & kRowSample && length > 0;
+      const i32 outputs =
+          !draws ? 0 : rows_[r].query_length == kDeviceKnows ? length : 1;
+      row_output.push_back(draws ? static_cast<i32>(output_token.size()) : -1);
+      token_row.insert(token_row.end(), length, r);
+      row_start.push_back(static_cast<i32>(token_row.size()));
+      for (i32 i = 0; i < outputs; ++i) {
+        output_token.push_back(row_start.back() - outputs + i);
+        AddOutput(i == 0 ? rows_[r].logits : rows_[r].more.at(i - 1), &logits, &best);
       }
     }
-    const Expr symbol = rig_.graph().AddSymbol("rows", 0, 1024);
-    const TensorId output_id = rig_.Input("row_output", row_output);
-    const TensorId logits_id = rig_.Input("logits", logits);
-    const TensorId best_id = rig_.Input("best", best);
-    rig_.graph().Call<Sample>("sample", {output_id, logits_id, best_id}, {vocab, stride}, {symbol},
+    outputs_ = static_cast<int>(output_token.size());
+    const std::vector<i32> counts = {0, outputs_, static_cast<i32>(token_row.size()), 0};
+    // The published count stands in as a symbol: there is no plan here to publish it.
+    const Expr tasks = rig_.graph().AddSymbol("tasks", 0, 1 << 15);
+    const std::vector<Operand> operands = {
+        rig_.Input("row_start", row_start),       rig_.Input("token_row", token_row),
+        rig_.Input("row_output", row_output),     rig_.Input("output_token", output_token),
+        rig_.Input("counts", counts),             rig_.Input("logits", logits),
+        rig_.Input("best", best),
+        rig_.Output<i32>("drawn", outputs_ + 1, TensorRole::kState),
+        arrived_ = rig_.Add("arrived", TensorRole::kState, std::vector<u32>(n))};
+    rig_.graph().Call<Sample>("sample", operands, {vocab, stride}, {tasks},
                               Storage<BF16>::kVariant);
     rig_.Start(backend);
-    for (int r = 0; r < n; ++r) {
-      SlotState slot = rows_[r].slot;
-      if (slot.max_length == 0) slot.max_length = 1000;
-      step_.slots.push_back(slot);
-      step_.histories.push_back(std::vector<i32>(8, -7));
-      step_.rows.push_back({static_cast<u32>(r), rows_[r].query_length, 0, rows_[r].sampling});
-    }
     step_.Upload(rig_);
     if (step_.slots.empty()) return;
     rig_.WriteBuffer(step_.slots_buffer, step_.slots);
@@ -67,8 +70,9 @@ class SampleCase {
 
   std::vector<StepResult> Run() {
     StepHeader header = step_.Header(rig_);
-    header.symbols[0] = static_cast<i32>(rows_.size());
+    header.symbols[0] = outputs_ + static_cast<i32>(rows_.size());
     rig_.Step(header);
+    CHECK(rig_.Get<u32>(arrived_) == std::vector<u32>(rows_.size()));
     return rig_.ReadBuffer<StepResult>(step_.results_buffer, rows_.size());
   }
   std::vector<SlotState> Slots() {
@@ -79,12 +83,45 @@ class SampleCase {
     for (size_t r = 0; r < keys.size(); ++r) step_.slots[r].key = keys[r];
     rig_.WriteBuffer(step_.slots_buffer, step_.slots);
   }
-  std::vector<i32> History(int row) { return rig_.ReadBuffer<i32>(step_.history_buffers[row], 8); }
+  std::vector<i32> History(int row) {
+    return rig_.ReadBuffer<i32>(step_.history_buffers[row], kCapacity);
+  }
+  static constexpr int kCapacity = 64;
 
  private:
+  void AddRow(const SampleRow& row, int r) {
+    SlotState slot = row.slot;
+    if (slot.max_length == 0) slot.max_length = 1000;
+    const u32 drafts = static_cast<u32>(row.drafts.size());
+    if (drafts > 0) slot.pace = drafts;
+    std::vector<i32> history = row.known;
+    history.resize(kCapacity, -7);
+    std::copy(row.drafts.begin(), row.drafts.end(), history.begin() + slot.history_length);
+    step_.slots.push_back(slot);
+    step_.histories.push_back(history);
+    step_.rows.push_back({static_cast<u32>(r), row.query_length, drafts, row.sampling});
+  }
+  // What the head leaves of one output.
+  static void AddOutput(const std::vector<float>& values, std::vector<float>* logits,
+                        std::vector<i32>* best) {
+    const int vocab = static_cast<int>(values.size());
+    logits->insert(logits->end(), values.begin(), values.end());
+    logits->resize(RoundUp(static_cast<int>(logits->size()), 32), NAN);  // poison
+    for (int first = 0; first < vocab; first += 32) {
+      int top = first;
+      for (int id = top; id < std::min(vocab, first + 32); ++id) {
+        const float a = values[id], b = values[top];
+        if (a > b || (std::isnan(b) && !std::isnan(a))) top = id;
+      }
+      best->push_back(std::bit_cast<i32>(values[top]));
+      best->push_back(top);
+    }
+  }
   OpRig rig_;
   OpStep step_;
   std::vector<SampleRow> rows_;
+  int outputs_ = 0;
+  TensorId arrived_;
 };
 
 inline SampleRow Sampled(std::vector<float> logits, float temperature, u32 top_k, float top_p,
@@ -140,9 +177,10 @@ inline std::vector<int> Draws(const OpBackend& backend, const SampleRow& row, in
     for (int i = 0; i < batch; ++i) keys[i] = static_cast<u64>(done + i) * 0x9e3779b97f4a7c15ull;
     sample.Rekey(keys);
     for (const StepResult& result : sample.Run()) {
-      REQUIRE(result.token >= 0);
-      REQUIRE(result.token < static_cast<int>(counts.size()));
-      ++counts[result.token];
+      REQUIRE(result.count == 1);
+      REQUIRE(result.tokens[0] >= 0);
+      REQUIRE(result.tokens[0] < static_cast<int>(counts.size()));
+      ++counts[result.tokens[0]];
     }
   }
   return counts;

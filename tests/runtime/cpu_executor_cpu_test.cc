@@ -215,7 +215,7 @@ TEST_CASE("tokens are summed from rows whose length only the device knows") {
   Executor& executor = **made;
   const Row rows[3] = {{0, 3, 0, 0}, {1, kDeviceKnows, 2, 0}, {2, kDeviceKnows, 0, 0}};
   SlotState slots[3] = {};
-  slots[2].finish = kSlotStopped;
+  slots[2].pace = kPaceEnded;
   const auto rows_buffer = executor.AllocateBuffer(sizeof(rows));
   const auto slots_buffer = executor.AllocateBuffer(sizeof(slots));
   REQUIRE(executor.Write(*rows_buffer, 0, rows, sizeof(rows)).ok());

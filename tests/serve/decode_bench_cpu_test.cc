@@ -129,7 +129,7 @@ TEST_CASE("a timeline holds every task of the step once, and hops go forward in 
   }
   const int layers = bench->runner().decoder().config.layers;
   CHECK(count["plan"] == 1);
-  CHECK(count["sample"] == shape.batch);
+  CHECK(count["sample"] == 2 * shape.batch);  // a token each, and a row each
   CHECK(count["qkv"] > 0);
   CHECK(count["qkv"] % layers == 0);
   CHECK(timeline->roles.size() == 2);

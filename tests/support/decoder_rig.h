@@ -107,13 +107,23 @@ class DecoderRig {
     rows_ = Allocate(l.max_rows * int64_t{sizeof(Row)});
     results_ = Allocate(l.max_rows * int64_t{sizeof(StepResult)});
     // Every slot has blocks of its own, in an order that is not the identity.
-    std::vector<uint32_t> blocks;
     for (int slot = 0; slot < l.max_rows; ++slot) {
       for (int i = blocks_per_slot_; i-- > 0;)
-        blocks.push_back(static_cast<uint32_t>(i * l.max_rows + slot));
+        blocks_.push_back(static_cast<uint32_t>(i * l.max_rows + slot));
     }
-    EVT_CHECK(executor_.Write(tables_, 0, blocks.data(), tables_.bytes).ok());
+    Write(tables_, blocks_.data());
     poison_ = PoisonFor(d_, executor_);
+  }
+
+  // The first `count` blocks of a slot are those of another one from now on.
+  void ShareBlocks(int from, int to, int count) {
+    for (int i = 0; i < count; ++i) {
+      blocks_[static_cast<size_t>(to * blocks_per_slot_ + i)] = BlockOf(from, i);
+    }
+    Write(tables_, blocks_.data());
+  }
+  uint32_t BlockOf(int slot, int i) const {
+    return blocks_[static_cast<size_t>(slot * blocks_per_slot_ + i)];
   }
 
   // Sequences that nothing has been computed for; the cache holds NaNs.
@@ -163,7 +173,8 @@ class DecoderRig {
     for (SlotState& slot : state.slots) {
       slot.history =
           (slot.history - history_.address) / 4 / static_cast<u64>(d_.limits.max_model_len);
-      slot.finish_stamp = 0;  // counts the executor's steps, of which each has run its own number
+      // Without the number of the step: each executor has run its own.
+      slot.pace &= 0xff;
     }
     return state;
   }
@@ -190,8 +201,10 @@ class DecoderRig {
     const absl::Status status = executor_.RunStep(header);
     if (!status.ok()) {
       // Tasks that never ran have not put these counters back.
-      const Buffer merge = executor_.TensorBuffer(d_.merge);
-      EVT_CHECK(executor_.Fill(merge, 0, 0, merge.bytes).ok());
+      for (const TensorId counter : {d_.merge, d_.arrived}) {
+        const Buffer buffer = executor_.TensorBuffer(counter);
+        EVT_CHECK(executor_.Fill(buffer, 0, 0, buffer.bytes).ok());
+      }
       return status;
     }
     outputs->results.resize(rows.size());
@@ -199,6 +212,10 @@ class DecoderRig {
                   .Read(results_, 0, outputs->results.data(),
                         static_cast<int64_t>(rows.size() * sizeof(StepResult)))
                   .ok());
+    for (StepResult& result : outputs->results) {
+      // Behind the step's own tokens are those of earlier steps.
+      std::fill(result.tokens + result.count, std::end(result.tokens), -1);
+    }
     const size_t count = static_cast<size_t>(std::count_if(
         rows.begin(), rows.end(), [](const Row& r) { return r.sampling != kRowNone; }));
     outputs->logits.resize(count * static_cast<size_t>(d_.config.vocab));
@@ -229,6 +246,7 @@ class DecoderRig {
   const Decoder& d_;
   Executor& executor_;
   int blocks_per_slot_ = 0;
+  std::vector<uint32_t> blocks_;  // of all slots
   Buffer slots_, history_, tables_, rows_, results_;
   PoisonBytes poison_;
 };

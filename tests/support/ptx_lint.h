@@ -140,6 +140,8 @@ inline bool IsProvenForm(const std::string& opcode) {
       "ld.acquire.gpu.global.u32",         // wait
       "ld.relaxed.gpu.global.u32",         // published values, the abort word
       "st.relaxed.gpu.global.u32",         // the abort word
+      "ld.relaxed.gpu.global.u64",         // how long a slot's rows are
+      "st.relaxed.gpu.global.u64",         // likewise
       "st.release.gpu.global.u32",         // a finish, after its stamp
       "atom.relaxed.gpu.global.add.u32",   // tickets
       "atom.acq_rel.gpu.global.add.u32",   // the last to arrive

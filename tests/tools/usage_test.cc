@@ -50,10 +50,16 @@ const std::vector<Flag> kDeviceFlags = {
 
 const std::vector<Flag> kSeed = {Whole("--seed", "0", "18446744073709551615", {kBeyond64})};
 
+const Flag kSpeculate = {"--speculate",
+                         {"ngram:1", "ngram:16"},
+                         {"", "ngram", "ngram:", "ngram:0", "ngram:01", "ngram:17", "ngram:-1",
+                          "ngram:2x", "model:2"}};
+
 std::vector<Flag> EngineFlagRows() {
   std::vector<Flag> flags = kModelFlags;
   flags.insert(flags.end(), kDeviceFlags.begin(), kDeviceFlags.end());
   flags.insert(flags.end(), kSeed.begin(), kSeed.end());
+  flags.push_back(kSpeculate);
   flags.push_back(Whole("--max-num-seqs", "0", "1024", {"1025", kBeyond64}));
   flags.push_back(Whole("--max-num-batched-tokens", "0", "1048576", {"1048577", kBeyond64}));
   flags.push_back(Whole("--max-model-len", "0", "16777216", {"16777217", kBeyond64}));
@@ -106,6 +112,7 @@ const std::vector<Command>& Commands() {
             {Whole("--batch", "1", "1024", {"0", "1025", "1,x", "1,1025", kBeyond64}),
              Whole("--context", "1", "16777216", {"0", "16777217", "512,-1", kBeyond64}),
              Whole("--tokens-per-row", "1", "16", {"0", "17"}),
+             kSpeculate,
              Whole("--steps", "1", "1000000", {"0", "1000001"}),
              Whole("--warmup", "0", "1000000", {"1000001"}),
              Real("--kv-gib", {"0", "1.5"}, {"1e7"}),
