@@ -1,3 +1,5 @@
+// Longer than 400 lines because it is one generator: what it prints is one file, and each of its functions a part
+// of that.
 #include "jit/codegen.h"
 
 #include <algorithm>

@@ -124,7 +124,7 @@ class Builder {
   void Begin() {
     const Plan::Params plan = {c_.head_dim,     c_.kv_heads,          shape_.group,
                                Window(),        t_.split.items,       t_.split.partials,
-                               t_.split.groups, d_.limits.max_outputs};
+                               t_.split.groups, d_.limits.max_outputs, d_.limits.part_tokens};
     g_.Call<Plan>("plan",
                   {t_.row_start, t_.token_row, t_.row_output, t_.output_token, t_.items, t_.counts},
                   plan, {1}, variant_)

@@ -18,8 +18,6 @@ struct Plan {
 
   static constexpr i32 kMaxRows = 1024;
   static constexpr i32 kMaxParts = 64;
-  // A part covers at least so many tokens: the merge of parts costs a trip through memory.
-  static constexpr i32 kMinPartTokens = 512;
 
   struct Params {
     i32 head_dim, kv_heads, group;
@@ -28,6 +26,7 @@ struct Plan {
     i32 max_partials;  // partial slots; 0: nothing is split
     i32 max_groups;    // tiles that may be split
     i32 max_outputs;   // rows whose outputs do not fit get none
+    i32 part_tokens;   // that a part covers at least: the merge of parts costs a trip through memory
   };
 
   template <class T, class W>
@@ -143,7 +142,7 @@ struct Plan {
                            const Shape& shape) {
     const Params& p = t.params();
     // Fewer parts when a table is too short for as many as the workers could use.
-    i32 share = Max(kMinPartTokens / shape.page_tokens,
+    i32 share = Max(Max(1, p.part_tokens / shape.page_tokens),
                     static_cast<i32>(static_cast<i64>(pages) * shape.tasks_per_item / w.workers));
     i32 items = 0, groups = 0;
     EVT_ROLLED

@@ -184,9 +184,7 @@ class GpuAttentionTile {
     const i32 query_row = Min(first_row_ + matrix % 2 * 8 + line, rows - 1);
     const u32 query = SharedAddress(queries) + static_cast<u32>(query_row) * row_bytes;
     const u32 key = SharedAddress(keys) + static_cast<u32>(line) * row_bytes;
-    // Addresses of all turns at once are more than ports without spare registers can hold.
-    constexpr i32 kTurns = kTokens < kMaxKvPageTokens ? 1 : kMaxHeadDim / 32;
-#pragma unroll kTurns
+#pragma unroll 1
     for (i32 piece = 0; piece < kMaxHeadDim / 8; piece += 4) {
       if (piece >= pieces) break;
       // Two steps of 16; pieces beyond the head are zero on both sides.

@@ -49,7 +49,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
     for (i32 r = 0; r < rows; ++r) {
       const u64 from = __shfl_sync(0xffffffffu, mine, r);
       const u32 row = to + static_cast<u32>(r / 8) * bytes + static_cast<u32>(r % 8) * unit;
-#pragma unroll 4
+#pragma unroll 1
       for (u32 at = LaneId() * 16; at < bytes / 8; at += 512) {
         const u32 offset = at / unit * unit * 8 + at % unit;
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(row + offset),

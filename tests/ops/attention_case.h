@@ -247,7 +247,7 @@ class AttentionCase {
     output_ = rig_.template Output<T>("output", CeilDiv(s.max_tokens, 8) * ActivationGroup(k));
     g.Call<Plan>(
          "plan", {start, row, output, token, items, counts},
-         {s.head_dim, s.kv_heads, s.group, s.window, max_items, s.max_partials, max_groups, 1}, {1},
+         {s.head_dim, s.kv_heads, s.group, s.window, max_items, s.max_partials, max_groups, 1, 128}, {1},
          Storage<T>::kVariant)
         .Notify(planned, {0});
     g.BeginSection("attention", 1);

@@ -14,6 +14,7 @@ struct PlanShape {
   int head_dim = 64, kv_heads = 2, group = 3, window = 0;
   int max_rows = 40, max_tokens = 600;
   int max_partials = 100000, max_groups = 1000, max_outputs = 700;
+  int part_tokens = 128;
   int spare_items = 1000;  // beyond what unsplit tiles need
 };
 
@@ -34,7 +35,7 @@ inline Planned RunPlan(const OpBackend& backend, const PlanShape& s, OpStep step
   const TensorId counts = rig.Output<i32>("counts", kStepCounts);
   rig.graph().Call<Plan>("plan", {start, row, output, token, items, counts},
                          {s.head_dim, s.kv_heads, s.group, s.window, max_items, s.max_partials,
-                          s.max_groups, s.max_outputs},
+                          s.max_groups, s.max_outputs, s.part_tokens},
                          {1}, Storage<BF16>::kVariant);
   rig.Start(backend);
   step.Upload(rig);

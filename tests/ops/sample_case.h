@@ -107,9 +107,9 @@ class SampleCase {
     const int vocab = static_cast<int>(values.size());
     logits->insert(logits->end(), values.begin(), values.end());
     logits->resize(RoundUp(static_cast<int>(logits->size()), 32), NAN);  // poison
-    for (int first = 0; first < vocab; first += 32) {
+    for (int first = 0; first < vocab; first += kBestIds) {
       int top = first;
-      for (int id = top; id < std::min(vocab, first + 32); ++id) {
+      for (int id = top; id < std::min(vocab, first + kBestIds); ++id) {
         const float a = values[id], b = values[top];
         if (a > b || (std::isnan(b) && !std::isnan(a))) top = id;
       }

@@ -215,6 +215,7 @@ TEST_CASE("tokens are summed from rows whose length only the device knows") {
   Executor& executor = **made;
   const Row rows[3] = {{0, 3, 0, 0}, {1, kDeviceKnows, 2, 0}, {2, kDeviceKnows, 0, 0}};
   SlotState slots[3] = {};
+  slots[1].pace = 2;  // as many drafts as the row may have
   slots[2].pace = kPaceEnded;
   const auto rows_buffer = executor.AllocateBuffer(sizeof(rows));
   const auto slots_buffer = executor.AllocateBuffer(sizeof(slots));

@@ -106,6 +106,7 @@ inline std::unique_ptr<DecoderModel> MakeDecoderModel(const DecoderVariant& vari
   limits.max_rows = 3;
   limits.max_tokens = 64;
   limits.max_outputs = 8;
+  limits.part_tokens = 64;
   limits.max_model_len = 320;
   limits.num_blocks = 3 * 320 / limits.block_size;
   return std::make_unique<DecoderModel>(config, variant.storage, limits);

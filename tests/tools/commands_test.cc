@@ -54,7 +54,7 @@ TEST_CASE("exit codes tell bad usage from failure, and stdout stays empty for bo
   }
 }
 
-TEST_CASE("--version names the version that CMake gives the project") {
+TEST_CASE("the flag --version names the version that CMake gives the project") {
   if (Missing()) return;
   std::ifstream file(SourceFile("CMakeLists.txt"));
   std::stringstream content;

@@ -41,6 +41,13 @@ struct GeneratedProgram {
     }
     return false;
   }
+  EVT_FN bool StepKnown(i32 grid) const {
+    switch (grid) {
+      case 2:  // mark
+        return false;
+    }
+    return true;
+  }
   EVT_FN i32 NodeIndex(i32 grid) const {
     switch (grid) {
       case 3:  // mark.gate
@@ -200,47 +207,50 @@ struct GeneratedProgram {
     }
     return kHasStream<ToyFill, BF16>;
   }
+  EVT_FN bool StartsEarly(i32 grid) const {
+    return false;
+  }
   template <class W>
   EVT_FN void Stream(W& w, const StepView& step, i32 grid, const Coord& at) const {
     switch (grid) {
       case 1:  // count
-        return CallStream<ToyCount, BF16>(w, step, NodeOf(grid), at);
+        return CallStream<ToyCount, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyCount>(NodeOf(grid)));
       case 2:  // mark
-        return CallStream<ToyMark, BF16>(w, step, NodeOf(grid), at);
+        return CallStream<ToyMark, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyMark>(NodeOf(grid)));
       case 3:  // mark.gate
         return;
       case 4:  // total
-        return CallStream<ToyTotal, BF16>(w, step, NodeOf(grid), at);
+        return CallStream<ToyTotal, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyTotal>(NodeOf(grid)));
     }
-    return CallStream<ToyFill, BF16>(w, step, NodeOf(grid), at);
+    return CallStream<ToyFill, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyFill>(NodeOf(grid)));
   }
   template <class W>
   EVT_FN void Input(W& w, const StepView& step, i32 grid, const Coord& at) const {
     switch (grid) {
       case 1:  // count
-        return CallInput<ToyCount, BF16>(w, step, NodeOf(grid), at);
+        return CallInput<ToyCount, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyCount>(NodeOf(grid)));
       case 2:  // mark
-        return CallInput<ToyMark, BF16>(w, step, NodeOf(grid), at);
+        return CallInput<ToyMark, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyMark>(NodeOf(grid)));
       case 3:  // mark.gate
         return;
       case 4:  // total
-        return CallInput<ToyTotal, BF16>(w, step, NodeOf(grid), at);
+        return CallInput<ToyTotal, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyTotal>(NodeOf(grid)));
     }
-    return CallInput<ToyFill, BF16>(w, step, NodeOf(grid), at);
+    return CallInput<ToyFill, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyFill>(NodeOf(grid)));
   }
   template <class W>
   EVT_FN void Compute(W& w, const StepView& step, i32 grid, const Coord& at) const {
     switch (grid) {
       case 1:  // count
-        return CallCompute<ToyCount, BF16>(w, step, NodeOf(grid), at);
+        return CallCompute<ToyCount, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyCount>(NodeOf(grid)));
       case 2:  // mark
-        return CallCompute<ToyMark, BF16>(w, step, NodeOf(grid), at);
+        return CallCompute<ToyMark, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyMark>(NodeOf(grid)));
       case 3:  // mark.gate
         return;
       case 4:  // total
-        return CallCompute<ToyTotal, BF16>(w, step, NodeOf(grid), at);
+        return CallCompute<ToyTotal, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyTotal>(NodeOf(grid)));
     }
-    return CallCompute<ToyFill, BF16>(w, step, NodeOf(grid), at);
+    return CallCompute<ToyFill, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyFill>(NodeOf(grid)));
   }
   EVT_FN void EvaluateDims(StepView& step) const {
     step.dims[0] = step.symbols[0];

@@ -39,6 +39,9 @@ struct GeneratedProgram {
   EVT_FN bool DeviceExtent(i32 grid) const {
     return false;
   }
+  EVT_FN bool StepKnown(i32 grid) const {
+    return true;
+  }
   EVT_FN i32 NodeIndex(i32 grid) const {
     return grid;
   }
@@ -127,29 +130,32 @@ struct GeneratedProgram {
     }
     return kHasStream<ToyFill, BF16>;
   }
+  EVT_FN bool StartsEarly(i32 grid) const {
+    return false;
+  }
   template <class W>
   EVT_FN void Stream(W& w, const StepView& step, i32 grid, const Coord& at) const {
     switch (grid) {
       case 1:  // mix
-        return CallStream<ToyMix, BF16>(w, step, NodeOf(grid), at);
+        return CallStream<ToyMix, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyMix>(NodeOf(grid)));
     }
-    return CallStream<ToyFill, BF16>(w, step, NodeOf(grid), at);
+    return CallStream<ToyFill, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyFill>(NodeOf(grid)));
   }
   template <class W>
   EVT_FN void Input(W& w, const StepView& step, i32 grid, const Coord& at) const {
     switch (grid) {
       case 1:  // mix
-        return CallInput<ToyMix, BF16>(w, step, NodeOf(grid), at);
+        return CallInput<ToyMix, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyMix>(NodeOf(grid)));
     }
-    return CallInput<ToyFill, BF16>(w, step, NodeOf(grid), at);
+    return CallInput<ToyFill, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyFill>(NodeOf(grid)));
   }
   template <class W>
   EVT_FN void Compute(W& w, const StepView& step, i32 grid, const Coord& at) const {
     switch (grid) {
       case 1:  // mix
-        return CallCompute<ToyMix, BF16>(w, step, NodeOf(grid), at);
+        return CallCompute<ToyMix, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyMix>(NodeOf(grid)));
     }
-    return CallCompute<ToyFill, BF16>(w, step, NodeOf(grid), at);
+    return CallCompute<ToyFill, BF16>(w, step, NodeOf(grid), at, ParamsOf<ToyFill>(NodeOf(grid)));
   }
   EVT_FN void EvaluateDims(StepView& step) const {
     step.dims[0] = step.symbols[0];

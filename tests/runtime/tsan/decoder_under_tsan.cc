@@ -36,6 +36,11 @@ struct ForgetfulWorker : PortableWorker {
           CounterAt(*program, step.header->bank, p.Element(box.event, index)), 1);
     }
   }
+  template <class P>
+  void Done(const P& p, const TaskName& done) {
+    NotifyTask(p, *this, done.grid, done.at);
+    Finished();
+  }
 };
 
 // Threads that run workers of type W with a loop given from outside.
