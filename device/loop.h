@@ -143,7 +143,6 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
       const int end = p.FirstGrid(section) + p.GridCount(section);
       for (int grid = p.FirstGrid(section); grid < end; ++grid) {
         GridTurn turn = w.TurnOf(p, grid);
-        const bool ticket = turn.flags & GridTurn::kTicket;
         i32 index = static_cast<i32>(w.worker) - base;
         if (index < 0) index += workers;
         for (bool known = turn.total >= 0;; known = true) {
@@ -151,7 +150,7 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
           Coord at{layer, {0, 0, 0}};
           i32 waits = turn.publications;
           if (!first) {
-            if (Opaque(ticket)) {
+            if (Opaque(static_cast<i32>(turn.flags)) & GridTurn::kTicket) {
               index = static_cast<i32>(w.TakeTicket(p.Ticket(grid, layer)));
               if (w.aborted()) return;
             }
@@ -180,10 +179,12 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
           }
           Evaluate(p, w.step, grid, layer, workers, turn);
         }
-        if (ticket) continue;
-        base += turn.advance;
+        // Looked up again: registers are for the tasks between.
+        const GridTurn after = w.TurnOf(p, Opaque(grid));
+        if (after.flags & GridTurn::kTicket) continue;
+        base += after.total >= 0 ? after.advance : turn.total % workers;
         if (base >= workers) base -= workers;
-        if (turn.flags & GridTurn::kDeviceExtent) base = kRestartWorker;
+        if (after.flags & GridTurn::kDeviceExtent) base = kRestartWorker;
       }
     }
   }
