@@ -30,10 +30,10 @@ constexpr int kNotPagesBytes = kWorkerStateBytes + kScratchBytes + kMemoBytes;
 class CudaExecutorImpl : public CudaExecutor {
  public:
   ~CudaExecutorImpl() override {
-    if (gpu_.context == nullptr) return;
-    driver_ = gpu_.driver;
-    driver_->CtxSetCurrent(gpu_.context);
-    if (gpu_.stream != nullptr) driver_->StreamSynchronize(gpu_.stream);
+    if (gpu_ == nullptr || gpu_->context == nullptr) return;
+    driver_ = gpu_->driver;
+    driver_->CtxSetCurrent(gpu_->context);
+    if (gpu_->stream != nullptr) driver_->StreamSynchronize(gpu_->stream);
     abort_.reset();
     memory_.reset();
     for (Flight& flight : flights_) {
@@ -49,18 +49,19 @@ class CudaExecutorImpl : public CudaExecutor {
     program_ = std::make_unique<Program>(std::move(program));
     timeout_ns_ = options.timeout_ns;
     time_steps_ = options.time_steps;
-    RETURN_IF_ERROR(InPhase(options.phases, "device", [&] { return OpenDevice(options.device); }));
+    RETURN_IF_ERROR(InPhase(options.phases, "device", [&] { return OpenDevice(options); }));
     RETURN_IF_ERROR(CheckMemoryFits(*driver_, *program_, report_.gpu));
     RETURN_IF_ERROR(InPhase(options.phases, "nvrtc", [&] { return CheckCompilerFits(*driver_); }));
     RETURN_IF_ERROR(LoadKernel(options));
     const PhaseSpan span(options.phases, "kv_alloc");
     RETURN_IF_ERROR(Allocate(options));
-    return driver_->Check(driver_->StreamSynchronize(gpu_.stream), "preparing memory");
+    return driver_->Check(driver_->StreamSynchronize(gpu_->stream), "preparing memory");
   }
 
   const Program& program() const override { return *program_; }
   int workers() const override { return workers_; }
   const CudaReport& report() const override { return report_; }
+  std::shared_ptr<CudaDevice> device() const override { return gpu_; }
   int MaxInFlight() const override { return kMaxInFlight; }
   double LastStepMs() const override { return last_step_ms_; }
   Buffer TimelineBuffer() const override { return timeline_; }
@@ -99,7 +100,7 @@ class CudaExecutorImpl : public CudaExecutor {
     return memory_->Fill(to.address + offset, value, bytes);
   }
 
-  absl::Status Submit(const StepHeader& given) override;
+  absl::Status SubmitAll(std::span<const StepHeader> headers) override;
   absl::Status Wait() override;
   absl::StatusOr<bool> Done() override {
     if (in_flight_ == 0) return absl::FailedPreconditionError("no step is in flight");
@@ -112,7 +113,7 @@ class CudaExecutorImpl : public CudaExecutor {
 
   absl::StatusOr<std::unique_ptr<DevicePacker>> MakePacker() override {
     RETURN_IF_ERROR(Enter());
-    return MakeCudaPacker(driver_, module_, gpu_.stream, gpu_.multiprocessors);
+    return MakeCudaPacker(driver_, module_, gpu_->stream, gpu_->multiprocessors);
   }
 
  private:
@@ -120,17 +121,18 @@ class CudaExecutorImpl : public CudaExecutor {
     CuEvent started = nullptr, ended = nullptr;
   };
 
-  absl::Status Enter() { return gpu_.Enter(); }
-  Flight& Oldest() { return flights_[(step_ - in_flight_) % kMaxInFlight]; }
+  absl::Status Enter() { return gpu_->Enter(); }
+  Flight& Oldest() { return flights_[(submitted_ - in_flight_) % kMaxInFlight]; }
+  absl::Status Launch(StepHeader header);
 
-  absl::Status OpenDevice(int ordinal);
+  absl::Status OpenDevice(const CudaExecutorOptions& options);
   absl::Status LoadKernel(const CudaExecutorOptions& options);
   absl::Status ChooseWorkers(const CudaExecutorOptions& options);
   absl::Status Allocate(const CudaExecutorOptions& options);
   absl::Status AllocateTensors(const CudaExecutorOptions& options);
   absl::Status AwaitEvent(CuEvent event);
 
-  CudaDevice gpu_;  // first: closed last
+  std::shared_ptr<CudaDevice> gpu_;  // first: closed last
   const CudaDriver* driver_ = nullptr;
   CuModule module_ = nullptr;
   CuFunction function_ = nullptr;
@@ -147,17 +149,23 @@ class CudaExecutorImpl : public CudaExecutor {
   int in_flight_ = 0;
   absl::Status behind_abort_;  // of the step in flight, if the one before it was aborted
   uint64_t step_ = 0, timeout_ns_ = 0;
+  uint64_t submitted_ = 0;  // counts steps that are waited for together once
   bool time_steps_ = false;
   double last_step_ms_ = 0;
 };
 
-absl::Status CudaExecutorImpl::OpenDevice(int ordinal) {
-  RETURN_IF_ERROR(gpu_.Open(ordinal));
-  driver_ = gpu_.driver;
-  report_.gpu = gpu_.name;
+absl::Status CudaExecutorImpl::OpenDevice(const CudaExecutorOptions& options) {
+  gpu_ = options.shared;
+  if (gpu_ == nullptr) {
+    gpu_ = std::make_shared<CudaDevice>();
+    RETURN_IF_ERROR(gpu_->Open(options.device));
+  }
+  RETURN_IF_ERROR(Enter());
+  driver_ = gpu_->driver;
+  report_.gpu = gpu_->name;
   report_.driver_version = driver_->version();
-  report_.arch = gpu_.arch;
-  report_.multiprocessors = gpu_.multiprocessors;
+  report_.arch = gpu_->arch;
+  report_.multiprocessors = gpu_->multiprocessors;
   for (Flight& flight : flights_) {
     const unsigned flags = time_steps_ ? 0 : kCuEventNoTiming;
     RETURN_IF_ERROR(
@@ -166,7 +174,7 @@ absl::Status CudaExecutorImpl::OpenDevice(int ordinal) {
         driver_->Check(driver_->EventCreate(&flight.ended, flags), "creating an event"));
   }
   memory_ = std::make_unique<CudaMemory>();
-  return memory_->Open(driver_, gpu_.stream);
+  return memory_->Open(driver_, gpu_->stream);
 }
 
 absl::Status CudaExecutorImpl::LoadKernel(const CudaExecutorOptions& options) {
@@ -194,7 +202,7 @@ absl::Status CudaExecutorImpl::ChooseWorkers(const CudaExecutorOptions& options)
       driver_->Check(driver_->FuncGetAttribute(&static_shared, kCuSharedBytes, function_),
                      "asking for the kernel's shared memory"));
   const int available =
-      std::min(driver_->Attribute(gpu_.device, kCuSharedBytesOptIn), report_.arch->shared_bytes);
+      std::min(driver_->Attribute(gpu_->device, kCuSharedBytesOptIn), report_.arch->shared_bytes);
   const int dynamic = available - static_shared;
   report_.dynamic_shared_bytes = dynamic;
   int stream_floor = 1, input_floor = 1;
@@ -258,7 +266,7 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   ASSIGN_OR_RETURN(const Buffer published, memory_->Allocate(address_bytes, "tensor addresses"));
   ASSIGN_OR_RETURN(const Buffer counters, memory_->Allocate(2 * bank, "event counters"));
   abort_ = std::make_unique<CudaAbort>();
-  RETURN_IF_ERROR(abort_->Allocate(gpu_, memory_.get(), workers_));
+  RETURN_IF_ERROR(abort_->Allocate(*gpu_, memory_.get(), workers_));
   ASSIGN_OR_RETURN(const Buffer progress,
                    memory_->Allocate(int64_t{workers_} * kEventStrideBytes, "progress counters"));
   RETURN_IF_ERROR(memory_->Upload(node_buffer.address, nodes.data(), node_bytes));
@@ -281,12 +289,7 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CudaExecutorImpl::Submit(const StepHeader& given) {
-  if (in_flight_ >= kMaxInFlight) {
-    return absl::FailedPreconditionError(
-        "two steps are in flight: Wait for one before the next Submit");
-  }
-  StepHeader header = given;
+absl::Status CudaExecutorImpl::Launch(StepHeader header) {
   header.abi = kAbiVersion;
   header.symbol_count = static_cast<uint32_t>(program_->symbols.size());
   header.workers = static_cast<uint32_t>(workers_);
@@ -294,21 +297,31 @@ absl::Status CudaExecutorImpl::Submit(const StepHeader& given) {
   header.step = step_;
   header.bank = static_cast<uint32_t>(step_ & 1);
   RETURN_IF_ERROR(CheckStep(*program_, header));
-  RETURN_IF_ERROR(Enter());
-  Flight& flight = flights_[step_ % kMaxInFlight];
-  if (time_steps_) {
-    RETURN_IF_ERROR(
-        driver_->Check(driver_->EventRecord(flight.started, gpu_.stream), "recording an event"));
-  }
   void* parameters[] = {&record_, &header};  // copied by the launch
   RETURN_IF_ERROR(driver_->Check(
       driver_->LaunchCooperative(
           function_, static_cast<unsigned>(workers_), 1, 1, static_cast<unsigned>(threads_), 1, 1,
-          static_cast<unsigned>(report_.dynamic_shared_bytes), gpu_.stream, parameters),
+          static_cast<unsigned>(report_.dynamic_shared_bytes), gpu_->stream, parameters),
       absl::StrFormat("launching a step of %s", program_->name)));
-  RETURN_IF_ERROR(
-      driver_->Check(driver_->EventRecord(flight.ended, gpu_.stream), "recording an event"));
   ++step_;
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutorImpl::SubmitAll(std::span<const StepHeader> headers) {
+  if (in_flight_ >= kMaxInFlight) {
+    return absl::FailedPreconditionError(
+        "two steps are in flight: Wait for one before the next Submit");
+  }
+  RETURN_IF_ERROR(Enter());
+  Flight& flight = flights_[submitted_ % kMaxInFlight];
+  if (time_steps_) {
+    RETURN_IF_ERROR(
+        driver_->Check(driver_->EventRecord(flight.started, gpu_->stream), "recording an event"));
+  }
+  for (const StepHeader& header : headers) RETURN_IF_ERROR(Launch(header));
+  RETURN_IF_ERROR(
+      driver_->Check(driver_->EventRecord(flight.ended, gpu_->stream), "recording an event"));
+  ++submitted_;
   ++in_flight_;
   return absl::OkStatus();
 }

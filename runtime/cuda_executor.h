@@ -13,6 +13,8 @@ namespace eventide {
 
 struct CudaExecutorOptions : ExecutorOptions {
   int device = 0;  // ordinal among the visible ones
+  // Of another executor: the steps and copies of both are in the order in which they were submitted.
+  std::shared_ptr<CudaDevice> shared;
   KernelOptions kernel;
   bool time_steps = false;  // LastStepMs; costs about a microsecond per step
 };
@@ -33,6 +35,7 @@ struct CudaReport {
 class CudaExecutor : public Executor {
  public:
   virtual const CudaReport& report() const = 0;
+  virtual std::shared_ptr<CudaDevice> device() const = 0;
   // Whether the oldest step in flight has ended: Wait would not block.
   virtual absl::StatusOr<bool> Done() = 0;
   // Fills tensors on the GPU itself, ordered before steps submitted later; for the executor's thread, and

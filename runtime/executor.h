@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,7 +68,10 @@ class Executor {
 
   // Enqueues a step. Of the header the host gives symbols, rows and their addresses; the executor
   // fills in abi, step, symbol_count, workers, bank and timeout_ns. An error here enqueues nothing.
-  virtual absl::Status Submit(const StepHeader& header) = 0;
+  absl::Status Submit(const StepHeader& header) { return SubmitAll({&header, 1}); }
+  // Steps that run one after the other and count as one: in flight, for Wait, for LastStepMs. Once one is
+  // aborted, those behind it do not run.
+  virtual absl::Status SubmitAll(std::span<const StepHeader> headers) = 0;
   // Waits for the oldest step that nobody has waited for: its error, if it was aborted. The next
   // step works all the same.
   virtual absl::Status Wait() = 0;

@@ -150,36 +150,48 @@ absl::Status HostExecutor::SumRows(StepHeader& header) const {
   return absl::OkStatus();
 }
 
-absl::Status HostExecutor::Submit(const StepHeader& given) {
+// Fills in what is the executor's; the view is of `header`.
+absl::Status HostExecutor::Prepare(StepHeader* header, StepView* view) {
+  header->abi = kAbiVersion;
+  header->symbol_count = static_cast<uint32_t>(program_->symbols.size());
+  header->workers = static_cast<uint32_t>(workers_);
+  header->timeout_ns = timeout_ns_;
+  header->step = step_;
+  header->bank = static_cast<uint32_t>(step_ & 1);
+  RETURN_IF_ERROR(CheckStep(*program_, *header));
+  // As on the device, the header keeps kSumOfRows; what is summed goes to the view.
+  StepHeader resolved = *header;
+  RETURN_IF_ERROR(SumRows(resolved));
+  view->header = header;
+  std::copy(std::begin(resolved.symbols), std::end(resolved.symbols), view->symbols);
+  EvaluateDims(*view);
+  ++step_;
+  return absl::OkStatus();
+}
+
+absl::Status HostExecutor::SubmitAll(std::span<const StepHeader> headers) {
   if (static_cast<int>(outcomes_.size()) >= MaxInFlight()) {
     return absl::FailedPreconditionError(
         "two steps are in flight: Wait for one before the next Submit");
   }
-  StepHeader header = given;
-  header.abi = kAbiVersion;
-  header.symbol_count = static_cast<uint32_t>(program_->symbols.size());
-  header.workers = static_cast<uint32_t>(workers_);
-  header.timeout_ns = timeout_ns_;
-  header.step = step_;
-  header.bank = static_cast<uint32_t>(step_ & 1);
-  RETURN_IF_ERROR(CheckStep(*program_, header));
-  // As on the device, the header keeps kSumOfRows; what is summed goes to the view.
-  StepHeader resolved = header;
-  RETURN_IF_ERROR(SumRows(resolved));
-  StepView view = {};
-  view.header = &header;
-  std::copy(std::begin(resolved.symbols), std::end(resolved.symbols), view.symbols);
-  EvaluateDims(view);
-  ++step_;
-  const auto start = std::chrono::steady_clock::now();
-  const absl::Status ran = RunWorkers(header, view);
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  const absl::Status outcome = Outcome();
-  outcomes_.push_back({outcome.ok() ? ran : outcome, took.count()});
-  if (!outcomes_.back().status.ok()) {
+  Ran all = {absl::OkStatus(), 0};
+  for (size_t i = 0; i < headers.size() && all.status.ok(); ++i) {
+    StepHeader header = headers[i];
+    StepView view = {};
+    all.status = Prepare(&header, &view);
+    if (!all.status.ok() && i == 0) return all.status;
+    if (!all.status.ok()) break;
+    const auto start = std::chrono::steady_clock::now();
+    const absl::Status ran = RunWorkers(header, view);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    const absl::Status outcome = Outcome();
+    all.status = outcome.ok() ? ran : outcome;
+    all.ms += took.count();
+    if (all.status.ok()) continue;
     std::memset(At<void>(record_.counters), 0, 2 * record_.bank_bytes);
     std::memset(At<void>(record_.abort), 0, AbortBytes(static_cast<uint64_t>(workers_)));
   }
+  outcomes_.push_back(all);
   return absl::OkStatus();
 }
 

@@ -40,7 +40,7 @@ class HostExecutor : public Executor {
   absl::Status Write(const Buffer& to, int64_t offset, const void* data, int64_t bytes) override;
   absl::Status Read(const Buffer& from, int64_t offset, void* data, int64_t bytes) override;
   absl::Status Fill(const Buffer& to, int64_t offset, uint8_t value, int64_t bytes) override;
-  absl::Status Submit(const StepHeader& header) override;
+  absl::Status SubmitAll(std::span<const StepHeader> headers) override;
   absl::Status Wait() override;
   int MaxInFlight() const override { return 2; }
   double LastStepMs() const override { return last_step_ms_; }
@@ -65,6 +65,7 @@ class HostExecutor : public Executor {
  private:
   absl::Status Allocate(const ExecutorOptions& options);
   absl::Status SumRows(StepHeader& header) const;
+  absl::Status Prepare(StepHeader* header, StepView* view);
   absl::Status Outcome();
 
   int workers_ = 0;

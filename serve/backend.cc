@@ -61,6 +61,9 @@ absl::StatusOr<Backend> MakeCuda(Program program, const BackendOptions& options)
   CudaExecutorOptions cuda_options = WithCommon<CudaExecutorOptions>(options);
   cuda_options.time_steps = options.time_steps;
   cuda_options.kernel.packer = true;
+  if (options.beside != nullptr) {
+    cuda_options.shared = static_cast<CudaExecutor&>(*options.beside->executor).device();
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<CudaExecutor> executor,
                    MakeCudaExecutor(std::move(program), cuda_options));
   backend.cubin_bytes = executor->report().cubin_bytes;

@@ -22,6 +22,9 @@ struct BackendOptions {
   int timeline_tasks = 0;   // ExecutorOptions::timeline_tasks
   PhaseLog* phases = nullptr;
   int sim_pages = 12;  // of a simulated worker; a GPU's block has as many
+  // Of the same device, and outlives this one: the steps and copies of both run in the order in which they
+  // were submitted.
+  const struct Backend* beside = nullptr;
 };
 
 struct Backend {
