@@ -6,7 +6,7 @@
 
 namespace eventide {
 
-inline constexpr u32 kAbiVersion = 2;
+inline constexpr u32 kAbiVersion = 3;
 // Row::query_length: "the device knows" (decode and speculative rows): the sequence's last token and as
 // many drafts as the device has, at most draft_length; or 0 tokens when the slot has finished in a step
 // that the host has not seen yet.
@@ -19,6 +19,7 @@ enum RowFlags : u32 {
   kRowNone = 0,       // prefill chunk that is not the last: no token
   kRowSample = 1,     // append a token to the slot's history, and one for each draft that was right
   kRowAllLogits = 2,  // keep the logits of every token of the row (score)
+  kRowKnown = 4,      // with kDeviceKnows: its tokens are all known, none is a draft to be checked
 };
 
 struct Row {
@@ -33,6 +34,13 @@ inline constexpr u32 kMaxStopTokens = 8;
 inline constexpr u32 kMaxDraftTokens = 16;  // of a row in one step
 
 enum SlotFinish : u32 { kSlotRunning = 0, kSlotStopped = 1, kSlotLength = 2 };
+
+// A sequence that a draft model speculates on has a slot in both models, and one history for the two.
+enum SlotRole : u32 {
+  kSlotAlone = 0,
+  kSlotVerifies = 1,  // the sequence itself; its partner writes drafts behind the history
+  kSlotDrafts = 2,    // the draft model's: what it appends are its partner's drafts
+};
 
 // One sequence as the device knows it. The host writes it at admission only; afterwards the step's
 // sampling tasks do, at the end of a step, when every reader of the step has finished.
@@ -51,14 +59,15 @@ struct SlotState {
   u32 stop_count;
   i32 stop_tokens[kMaxStopTokens];
   u64 pace;             // how many tokens a step takes: one word, since late workers read it (below)
-  u32 draft_limit;      // tokens to draft at most
-  u32 spare;
+  u32 draft_limit;      // tokens to draft by looking back, at most
+  u32 role;             // SlotRole
+  u64 partner;          // SlotState of the other model, whose steps and this one's run in turns
 };
-static_assert(sizeof(SlotState) == 104, "SlotState");
+static_assert(sizeof(SlotState) == 112, "SlotState");
 
 // SlotState::pace: 1 + the step that set it << 16 | what that step itself went by << 8 | what later ones
-// go by. Each is a number of drafts behind the history's end, or kPaceEnded. 0: no drafts. A worker may
-// start so late that the step's sampling tasks have run, and must come to the same lengths as the others.
+// go by. Each is a number of drafts behind the history's end (kRowKnown: of known tokens without KV before
+// the last), or kPaceEnded. 0: none. A worker may start so late that the step's sampling tasks have run, and must come to the same lengths as the others.
 inline constexpr u32 kPaceEnded = 0x80;
 EVT_FN u64 NextPace(u64 pace, u64 step, u32 next) {
   return (step + 1) << 16 | (pace & 0xff) << 8 | next;

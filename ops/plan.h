@@ -133,7 +133,9 @@ struct Plan {
   static EVT_FN i32 OutputsOf(const Row& row, i32 length) {
     if (row.sampling & kRowAllLogits) return length;
     // A draft is checked by what follows the token before it.
-    if (row.query_length == kDeviceKnows && (row.sampling & kRowSample)) return length;
+    if (row.query_length == kDeviceKnows && (row.sampling & (kRowSample | kRowKnown)) == kRowSample) {
+      return length;
+    }
     return row.sampling & kRowSample ? Min(length, 1) : 0;
   }
 

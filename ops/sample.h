@@ -57,7 +57,7 @@ struct Sample {
     const i32 length =
         t.Operand<const i32>(kRowStart)[r + 1] - t.Operand<const i32>(kRowStart)[r];
     // Outputs that a token is drawn from: the row's last ones.
-    i32 draw_count = row.query_length == kDeviceKnows ? length : 1;
+    i32 draw_count = row.query_length == kDeviceKnows && !(row.sampling & kRowKnown) ? length : 1;
     if (!(row.sampling & kRowSample) || first_output < 0) draw_count = 0;
     // The row's last output, if it has any.
     const i32 last = first_output + (row.sampling & kRowAllLogits ? length : draw_count) - 1;
@@ -114,7 +114,26 @@ struct Sample {
       DirectSync::StoreRelaxed(
           &slot.pace, NextPace(slot.pace, t.step.header->step,
                                slot.finish == kSlotRunning ? static_cast<u32>(drafts) : kPaceEnded));
+      if (slot.partner != 0) TellPartner(slot, *reinterpret_cast<SlotState*>(slot.partner));
     }
+  }
+
+  // What the two models of a sequence must know of each other. Their steps run in turns, so that no worker
+  // is at the partner's slot now: nothing is needed of the step that its pace might name.
+  static EVT_FN void TellPartner(const SlotState& slot, SlotState& partner) {
+    const u32 length = slot.history_length;
+    if (slot.role == kSlotDrafts) {
+      // Drafts end one short of the limit: another token follows those that are right.
+      partner.pace = Min(length, partner.max_length - 1) - partner.history_length;
+      return;
+    }
+    // The draft model's KV goes back to what was right. Its own last draft has none, so when all were right
+    // two known tokens are left to it, else one.
+    const bool ended = slot.finish != kSlotRunning || length >= partner.max_length;
+    partner.history_length = length;
+    partner.context_length = Min(partner.context_length, length - 1);
+    partner.finish = ended ? kSlotLength : kSlotRunning;
+    partner.pace = ended ? kPaceEnded : length - 1 - partner.context_length;
   }
 
   // Takes drawn tokens while the draft before them was right, and the sequence has not ended.
