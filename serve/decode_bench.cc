@@ -70,7 +70,12 @@ absl::Status CheckOptions(const ModelConfig& config, const DecodeBenchOptions& o
         absl::StrCat(options.drafts, " drafts with ", options.tokens_per_row,
                      " tokens per row; rows of one token carry 0 to ", kMaxDraftTokens));
   }
+  if (options.draft_model != nullptr && options.drafts == 0) {
+    return absl::InvalidArgumentError("a draft model, but no drafts");
+  }
   if (options.block_size < 1) return absl::InvalidArgumentError("the block size must be positive");
+  const int drafts_positions =
+      options.draft_model != nullptr ? options.draft_model->config().max_positions : INT32_MAX;
   for (const DecodeShape& shape : options.shapes) {
     if (shape.batch < 1 || shape.batch > 1024) {
       return absl::InvalidArgumentError(absl::StrCat("a batch of ", shape.batch, "; 1 to 1024"));
@@ -79,6 +84,11 @@ absl::Status CheckOptions(const ModelConfig& config, const DecodeBenchOptions& o
         DecodeBench::Cached(config, RowTokens(options), shape.context) < 1) {
       return absl::InvalidArgumentError(absl::StrCat(
           "a context of ", shape.context, " tokens; the model takes 1 to ", config.max_positions));
+    }
+    if (shape.context > drafts_positions - RowTokens(options) - kRoom) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a context of ", shape.context, " tokens leaves the draft model no room: it has ",
+                       drafts_positions, " positions"));
     }
   }
   return absl::OkStatus();
@@ -122,8 +132,11 @@ int64_t DecodeKvBytes(const ModelConfig& config, DType storage, int cached) {
 
 int64_t DecodeKvMemory(const ModelConfig& config, const DecodeBenchOptions& options,
                        const DecodeShape& shape) {
-  return shape.batch * BlocksOf(config, options, shape) *
-         KvBlockBytes(config, options.storage, options.block_size);
+  int64_t block = KvBlockBytes(config, options.storage, options.block_size);
+  if (options.draft_model != nullptr) {
+    block += KvBlockBytes(options.draft_model->config(), options.draft_storage, options.block_size);
+  }
+  return shape.batch * BlocksOf(config, options, shape) * block;
 }
 
 int DecodeBench::Cached(const ModelConfig& config, int row_tokens, int context) {
@@ -143,6 +156,8 @@ absl::StatusOr<std::unique_ptr<DecodeBench>> DecodeBench::Create(
   runner.storage = options.storage;
   runner.pack_threads = options.pack_threads;
   runner.pack_progress = options.pack_progress;
+  runner.draft_model = options.draft_model;
+  runner.draft_storage = options.draft_storage;
   DecoderLimits& limits = runner.limits;
   limits.block_size = options.block_size;
   limits.max_rows = 0;
@@ -157,18 +172,20 @@ absl::StatusOr<std::unique_ptr<DecodeBench>> DecodeBench::Create(
   limits.max_outputs = limits.max_tokens;
   limits.route_draws = options.route_draws;
   ASSIGN_OR_RETURN(bench->runner_, MegakernelRunner::Create(source, runner));
-  RETURN_IF_ERROR(bench->FillCache());
+  RETURN_IF_ERROR(bench->FillCache(bench->runner_->decoder(), &bench->runner_->executor()));
+  if (DraftModel* drafts = bench->runner_->draft_model()) {
+    RETURN_IF_ERROR(bench->FillCache(drafts->decoder(), &drafts->executor()));
+  }
   return bench;
 }
 
-absl::Status DecodeBench::FillCache() {
-  Executor& executor = runner_->executor();
-  const Buffer cache = executor.TensorBuffer(runner_->decoder().cache);
+absl::Status DecodeBench::FillCache(const Decoder& decoder, Executor* executor) {
+  const Buffer cache = executor->TensorBuffer(decoder.cache);
   // An odd number of elements, so that heads and layers see different ones.
-  const std::vector<uint8_t> values = RandomValues(options_.storage, (1 << 20) + 1, options_.seed);
+  const std::vector<uint8_t> values = RandomValues(decoder.storage, (1 << 20) + 1, options_.seed);
   for (int64_t at = 0; at < cache.bytes;) {
     const int64_t part = std::min<int64_t>(cache.bytes - at, static_cast<int64_t>(values.size()));
-    RETURN_IF_ERROR(executor.Write(cache, at, values.data(), part));
+    RETURN_IF_ERROR(executor->Write(cache, at, values.data(), part));
     at += part;
   }
   return absl::OkStatus();
@@ -213,9 +230,10 @@ absl::Status DecodeBench::SubmitOne(const DecodeShape& shape, bool refresh) {
   std::vector<BlockTableUpdate> updates;
   for (uint32_t slot = 0; slot < static_cast<uint32_t>(shape.batch); ++slot) {
     if (refresh) {
+      const int drafts = runner_->draft_model() != nullptr ? 0 : options_.drafts;
       RETURN_IF_ERROR(runner_->SetContext(slot, static_cast<uint32_t>(cached),
                                           RandomTokens(options_.tokens_per_row),
-                                          RandomTokens(options_.drafts)));
+                                          RandomTokens(drafts)));
     }
     if (options_.tokens_per_row == 1) {
       rows.push_back({slot, kDeviceKnows, static_cast<u32>(options_.drafts), kRowSample});
@@ -234,7 +252,7 @@ absl::Status DecodeBench::SubmitOne(const DecodeShape& shape, bool refresh) {
 
 absl::Status DecodeBench::WaitOne(std::vector<double>* ms) {
   const StepOutcome outcome = runner_->Wait();
-  ms->push_back(runner_->executor().LastStepMs());
+  ms->push_back(runner_->LastStepMs());
   RETURN_IF_ERROR(outcome.status);
   last_tokens_.clear();
   for (const RowResult& row : outcome.rows) {
@@ -309,6 +327,16 @@ absl::StatusOr<DecodeTimes> DecodeBench::Measure(const DecodeShape& shape, int s
   times.bytes = DecodeWeightBytes(config, options_.storage) +
                 shape.batch * DecodeKvBytes(config, options_.storage,
                                             Cached(config, RowTokens(options_), shape.context));
+  if (const DraftModel* drafts = runner_->draft_model()) {
+    const ModelConfig& small = drafts->decoder().config;
+    const DType storage = drafts->decoder().storage;
+    const int cached = Cached(config, RowTokens(options_), shape.context);
+    // Of experts, those of one token: at least so many are read.
+    const int64_t others = int64_t{small.num_experts - small.experts_per_token} * small.layers;
+    times.bytes += options_.drafts * (DecodeWeightBytes(small, storage) +
+                                      shape.batch * DecodeKvBytes(small, storage, cached) -
+                                      (small.IsMoe() ? others * ExpertBytes(small, storage) : 0));
+  }
   if (config.IsMoe()) {
     // Of the last step: which experts others read differs little where tokens are random.
     ASSIGN_OR_RETURN(const Routes routes, LastRoutes());

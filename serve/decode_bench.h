@@ -24,7 +24,10 @@ struct DecodeBenchOptions {
   DType storage = DType::kBF16;
   std::vector<DecodeShape> shapes;  // all that will be measured
   int tokens_per_row = 1;
-  int drafts = 0;  // besides, of a row with one token: random ones, verified on the device
+  // Besides, of a row with one token, verified on the device: random ones, or the draft model's.
+  int drafts = 0;
+  const WeightSource* draft_model = nullptr;  // needed by Create and for sizes
+  DType draft_storage = DType::kBF16;
   int block_size = 16;
   uint64_t seed = 0;
   int route_draws = 0;  // DecoderLimits: lines of routes that SetRoutes gives
@@ -39,10 +42,10 @@ struct Percentiles {
 Percentiles PercentilesOf(std::vector<double> values);
 
 struct DecodeTimes {
-  Percentiles ms;        // of steps on their device
+  Percentiles ms;        // of steps on their device, a draft model's included
   double wall_ms = 0;    // per step, all in: two queued, results read, rows continued as served
   double submit_us = 0;  // the host's work to queue one, median
-  int64_t bytes = 0;     // DecodeBytes
+  int64_t bytes = 0;     // DecodeBytes, of a draft model once for every draft
 };
 
 // What a step cannot avoid reading: the weights of all linears and of the head once, of experts those that
@@ -90,7 +93,7 @@ class DecodeBench {
   };
 
   DecodeBench() = default;
-  absl::Status FillCache();
+  absl::Status FillCache(const Decoder& decoder, Executor* executor);
   absl::Status Admit(const DecodeShape& shape);
   absl::Status RunSteps(const DecodeShape& shape, const Run& run, std::vector<double>* ms);
   absl::Status SubmitOne(const DecodeShape& shape, bool refresh);

@@ -74,9 +74,13 @@ void Engine::FollowDevice(const Flight& flight, const StepOutcome& outcome) {
       stats_.computed_tokens += result.query_length;
     }
     entry->device_history += result.tokens.size();
-    // The last token of a history never has KV, nor have rejected drafts.
+    // The last token of a history never has KV, nor have rejected drafts; in a draft model, nor has the last
+    // of drafts that were all right.
     entry->kv_tokens = std::min(entry->device_context, entry->device_history - 1);
-    if (flight.rows[i].query_length == kDeviceKnows) stats_.drafts.Add(result);
+    if (flight.rows[i].query_length != kDeviceKnows) continue;
+    stats_.drafts.Add(result);
+    const bool all_right = result.accepted > 0 && result.accepted + 1 == result.query_length;
+    entry->kv_tokens -= runner_->info().draft_model && all_right;
   }
   if (shape.empty()) return;  // only rows that had ended
   stats_.max_batch = std::max<uint64_t>(stats_.max_batch, shape.size());

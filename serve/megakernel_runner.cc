@@ -7,30 +7,34 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
-#include "models/float16_gains.h"
-#include "serve/device_pack.h"
 
 namespace eventide {
 
 absl::StatusOr<std::unique_ptr<MegakernelRunner>> MegakernelRunner::Create(
     const WeightSource& source, const RunnerOptions& options) {
-  DecoderLimits limits = options.limits;
+  LoadOptions load = options;
+  DecoderLimits& limits = load.limits;
   if (limits.num_blocks == 0 && limits.block_size > 0) {
     limits.num_blocks =
         int64_t{limits.max_rows} *
         ((int64_t{limits.max_model_len} + limits.block_size - 1) / limits.block_size);
   }
-  PhaseLog* phases = options.backend.phases;
-  ASSIGN_OR_RETURN(Decoder decoder, InPhase(phases, "graph", [&] {
-                     return BuildDecoder(source.config(), options.storage, limits);
-                   }));
-  std::unique_ptr<MegakernelRunner> runner(new MegakernelRunner(std::move(decoder)));
-  ASSIGN_OR_RETURN(Program program, InPhase(phases, "verify", [&] {
-                     return Lower(runner->decoder_.graph, DecoderVerifyOptions(runner->decoder_));
-                   }));
-  ASSIGN_OR_RETURN(runner->backend_, MakeBackend(std::move(program), options.backend));
-  RETURN_IF_ERROR(InPhase(phases, "kv_alloc", [&] { return runner->Allocate(); }));
-  RETURN_IF_ERROR(InPhase(phases, "pack", [&] { return runner->Load(source, options); }));
+  const WeightSource* drafts = options.draft_model;
+  if (drafts != nullptr) RETURN_IF_ERROR(DraftModel::CheckFits(source.config(), drafts->config()));
+  ASSIGN_OR_RETURN(LoadedDecoder loaded, LoadDecoder(source, load));
+  std::unique_ptr<MegakernelRunner> runner(new MegakernelRunner(std::move(loaded)));
+  RETURN_IF_ERROR(
+      InPhase(options.backend.phases, "kv_alloc", [&] { return runner->Allocate(); }));
+  if (drafts == nullptr) return runner;
+  load.storage = options.draft_storage;
+  ASSIGN_OR_RETURN(runner->draft_model_,
+                   DraftModel::Create(*drafts, load,
+                                      {.backend = &runner->backend_,
+                                       .decoder = &runner->decoder_,
+                                       .slots = runner->slots_.address,
+                                       .tables = runner->tables_.address,
+                                       .blocks_per_slot = runner->blocks_per_slot_}));
+  runner->info_.draft_model = true;
   return runner;
 }
 
@@ -58,38 +62,6 @@ absl::Status MegakernelRunner::Allocate() {
     ASSIGN_OR_RETURN(results_[i], executor().AllocateResults(slots * sizeof(StepResult)));
   }
   return absl::OkStatus();
-}
-
-absl::Status MegakernelRunner::Load(const WeightSource& checkpoint, const RunnerOptions& options) {
-  std::unique_ptr<WeightSource> scaled;
-  if (decoder_.storage == DType::kF16) {
-    ASSIGN_OR_RETURN(scaled, WithFloat16Gains(checkpoint));
-  }
-  const WeightSource& source = scaled != nullptr ? *scaled : checkpoint;
-  PackOptions pack;
-  pack.storage = decoder_.storage;
-  pack.order = backend_.order;
-  pack.threads = options.pack_threads;
-  pack.progress = options.pack_progress;
-  pack.phases = options.backend.phases;
-  if (backend_.packer) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<DevicePacker> packer, backend_.packer());
-    const auto address = [&](int tensor) { return executor().TensorBuffer(tensor).address; };
-    RETURN_IF_ERROR(PackOnDevice(source, decoder_.weights, pack, address, *packer));
-  } else {
-    // The device's memory is the host's, and threads write different parts of it: no need for the
-    // executor, which belongs to one thread at a time.
-    const auto write = [&](int tensor, int64_t offset, const void* data, int64_t bytes) {
-      const Buffer to = executor().TensorBuffer(tensor);
-      RETURN_IF_ERROR(CheckRange(to, offset, bytes));
-      std::memcpy(reinterpret_cast<char*>(to.address) + offset, data, static_cast<size_t>(bytes));
-      return absl::OkStatus();
-    };
-    RETURN_IF_ERROR(PackWeights(source, decoder_.weights, pack, write));
-  }
-  const std::vector<float> rope = RopeTensor(decoder_, options.pack_threads);
-  return executor().Write(executor().TensorBuffer(decoder_.rope), 0, rope.data(),
-                          static_cast<int64_t>(rope.size() * 4));
 }
 
 absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {
@@ -132,6 +104,9 @@ absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {
   state.draft_limit = std::min(a.draft_tokens, kMaxDraftTokens);
   state.stop_count = static_cast<u32>(a.stop_tokens.size());
   std::copy(a.stop_tokens.begin(), a.stop_tokens.end(), state.stop_tokens);
+  if (draft_model_ != nullptr && a.draft_tokens > 0) {
+    RETURN_IF_ERROR(draft_model_->Admit(a.slot, &state));
+  }
   RETURN_IF_ERROR(executor().Write(history_, offset, a.tokens.data(),
                                    static_cast<int64_t>(a.tokens.size() * 4)));
   RETURN_IF_ERROR(
@@ -171,12 +146,14 @@ absl::Status MegakernelRunner::SetContext(uint32_t slot, uint32_t context,
   RETURN_IF_ERROR(executor().Write(slots_, state + offsetof(SlotState, history_length), lengths,
                                    sizeof(lengths)));
   const u64 pace = drafts.size();
-  return executor().Write(slots_, state + offsetof(SlotState, pace), &pace, sizeof(pace));
+  RETURN_IF_ERROR(executor().Write(slots_, state + offsetof(SlotState, pace), &pace, sizeof(pace)));
+  return draft_model_ != nullptr ? draft_model_->SetContext(slot, lengths[0]) : absl::OkStatus();
 }
 
 void MegakernelRunner::Release(uint32_t slot) {
   EVT_CHECK(slot < info_.max_slots);
   admitted_[slot] = false;
+  if (draft_model_ != nullptr) draft_model_->Release(slot);
 }
 
 // What would let a step touch memory that is not its own.
@@ -253,7 +230,11 @@ absl::Status MegakernelRunner::Submit(const StepInput& input) {
   header.blocks_per_slot = blocks_per_slot_;
   header.symbols[0] = static_cast<i32>(input.rows.size());
   header.symbols[1] = kSumOfRows;
-  RETURN_IF_ERROR(executor().Submit(header));
+  if (draft_model_ != nullptr) RETURN_IF_ERROR(draft_model_->Submit(input.rows));
+  if (const absl::Status status = executor().Submit(header); !status.ok()) {
+    if (draft_model_ != nullptr) draft_model_->Wait().IgnoreError();
+    return status;
+  }
   flights_.push_back({input.step, bank, {input.rows.begin(), input.rows.end()}});
   ++submitted_;
   return absl::OkStatus();
@@ -277,14 +258,16 @@ StepOutcome MegakernelRunner::Wait() {
   if (outcome.status.ok()) {
     outcome.status = ReadResults(flight, &outcome.rows);
   } else {
-    // Tasks that never ran have not put these counters back.
-    for (const TensorId counter : {decoder_.merge, decoder_.arrived}) {
-      const Buffer buffer = executor().TensorBuffer(counter);
-      outcome.status.Update(executor().Fill(buffer, 0, 0, buffer.bytes));
-    }
+    outcome.status.Update(ResetCounters(decoder_, &executor()));
   }
+  if (draft_model_ != nullptr) outcome.status.Update(draft_model_->Wait());
   if (!outcome.status.ok()) outcome.rows.clear();
   return outcome;
+}
+
+double MegakernelRunner::LastStepMs() const {
+  const double drafts = draft_model_ != nullptr ? draft_model_->LastStepsMs() : 0;
+  return drafts + backend_.executor->LastStepMs();
 }
 
 absl::Status MegakernelRunner::ReadResults(const Flight& flight, std::vector<RowResult>* rows) {

@@ -6,18 +6,18 @@
 #include <memory>
 #include <vector>
 
-#include "models/decoder.h"
-#include "serve/backend.h"
+#include "serve/draft_model.h"
+#include "serve/loaded_decoder.h"
 #include "serve/step.h"
 
 namespace eventide {
 
-struct RunnerOptions {
-  BackendOptions backend;  // its `phases` also take graph, verify, kv_alloc, pack
-  DType storage = DType::kF32;
-  DecoderLimits limits;  // num_blocks 0: as many as max_rows sequences of max_model_len need
-  int pack_threads = 2;
-  std::function<void(int64_t done, int64_t total)> pack_progress;
+// Of the limits, num_blocks 0: as many as max_rows sequences of max_model_len need.
+struct RunnerOptions : LoadOptions {
+  // Drafts for requests that want drafts (SlotAdmission::draft_tokens), instead of looking back. Needed by
+  // Create only.
+  const WeightSource* draft_model = nullptr;
+  DType draft_storage = DType::kF32;
 };
 
 class MegakernelRunner : public StepRunner {
@@ -49,6 +49,10 @@ class MegakernelRunner : public StepRunner {
   Executor& executor() { return *backend_.executor; }
   const std::string& device() const { return backend_.device; }
   const Backend& backend() const { return backend_; }
+  const DraftModel* draft_model() const { return draft_model_.get(); }
+  DraftModel* draft_model() { return draft_model_.get(); }
+  // Milliseconds that the step waited for last took on its device, its draft model's steps included.
+  double LastStepMs() const;
 
  private:
   struct Flight {
@@ -57,9 +61,9 @@ class MegakernelRunner : public StepRunner {
     std::vector<Row> rows;
   };
 
-  explicit MegakernelRunner(Decoder decoder) : decoder_(std::move(decoder)) {}
+  explicit MegakernelRunner(LoadedDecoder loaded)
+      : decoder_(std::move(loaded.decoder)), backend_(std::move(loaded.backend)) {}
   absl::Status Allocate();
-  absl::Status Load(const WeightSource& checkpoint, const RunnerOptions& options);
   absl::Status CheckInput(const StepInput& input) const;
   absl::Status WriteTables(const StepInput& input);
   absl::Status ReadResults(const Flight& flight, std::vector<RowResult>* rows);
@@ -72,6 +76,7 @@ class MegakernelRunner : public StepRunner {
   std::vector<bool> admitted_;
   std::deque<Flight> flights_;
   uint64_t submitted_ = 0;
+  std::unique_ptr<DraftModel> draft_model_;  // last: gone before what it shares
 };
 
 }  // namespace eventide

@@ -44,6 +44,9 @@ struct RunnerInfo {
   uint64_t num_blocks = 0;                  // ids 0 … num_blocks - 1
   uint32_t max_outputs = 0;                 // tokens of a step whose logits are wanted; 0: all
   uint32_t max_draft_tokens = 0;            // of a decode row; 0: no speculation
+  // Drafts come from a second model. Its KV lies in the same blocks, and that of a row's last draft is
+  // written by the next step only.
+  bool draft_model = false;
   uint32_t max_steps_in_flight = 1;         // 1 or 2
   uint32_t vocab_size = 0;
   std::vector<TokenId> eos_tokens;  // the model's
@@ -62,7 +65,7 @@ struct SlotAdmission {
   float temperature = 0;       // 0: greedy
   float top_p = 1;             // 1: off
   uint32_t top_k = 0;          // 0: off
-  uint32_t draft_tokens = 0;   // that the device looks for after each step, at most
+  uint32_t draft_tokens = 0;   // that the device looks for in each step, at most
   std::span<const TokenId> stop_tokens;  // at most kMaxStopTokens; the host looks for further ones
 };
 

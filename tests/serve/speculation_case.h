@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <random>
 
 #include "models/presets.h"
@@ -16,16 +17,29 @@ namespace eventide {
 
 using Tokens = std::vector<TokenId>;
 
+// A draft model of the target's preset. With all its layers and its seed it is the target itself; with fewer
+// layers it is right now and then.
+struct DraftModelOptions {
+  int layers = 1, max_positions = 4096, vocab = 257;
+  uint64_t seed = 11;
+};
+
 struct DraftRunnerOptions {
   std::string device = "cpu";
   int window = 0, outputs = 8 * 17, max_model_len = 256;
+  int num_blocks = 0;  // of four tokens; 0: for all
+  std::optional<DraftModelOptions> draft_model = std::nullopt;
 };
 
-inline std::unique_ptr<MegakernelRunner> MakeDraftRunner(const DraftRunnerOptions& o) {
+inline ModelConfig DraftConfig(const DraftModelOptions& o) {
   ModelConfig config = *PresetConfig("test-llama");
-  config.sliding_window = o.window;
-  config.windowed_layers.assign(o.window > 0 ? static_cast<size_t>(config.layers) : 0, true);
-  const auto source = RandomWeights(config, 11);
+  config.layers = o.layers;
+  config.max_positions = o.max_positions;
+  config.vocab = o.vocab;
+  return config;
+}
+
+inline RunnerOptions OptionsFor(const DraftRunnerOptions& o) {
   RunnerOptions options;
   options.backend.device = o.device;
   options.backend.workers = o.device == "cpu" ? 2 : 0;
@@ -35,7 +49,22 @@ inline std::unique_ptr<MegakernelRunner> MakeDraftRunner(const DraftRunnerOption
   options.limits.max_tokens = 160;
   options.limits.max_model_len = o.max_model_len;
   options.limits.block_size = 4;
-  options.limits.num_blocks = 8 * o.max_model_len / 4;
+  options.limits.num_blocks = o.num_blocks > 0 ? o.num_blocks : 8 * o.max_model_len / 4;
+  return options;
+}
+
+inline std::unique_ptr<MegakernelRunner> MakeDraftRunner(const DraftRunnerOptions& o) {
+  ModelConfig config = *PresetConfig("test-llama");
+  config.sliding_window = o.window;
+  config.windowed_layers.assign(o.window > 0 ? static_cast<size_t>(config.layers) : 0, true);
+  const auto source = RandomWeights(config, 11);
+  RunnerOptions options = OptionsFor(o);
+  std::unique_ptr<WeightSource> draft_model;
+  if (o.draft_model) {
+    draft_model = RandomWeights(DraftConfig(*o.draft_model), o.draft_model->seed);
+    options.draft_model = draft_model.get();
+    options.draft_storage = options.storage;
+  }
   auto runner = MegakernelRunner::Create(*source, options);
   INFO(runner.status());
   REQUIRE(runner.ok());
@@ -67,9 +96,8 @@ struct Served {
 
 // `cancel`: probability that some request is cancelled after a step.
 inline Served Serve(StepRunner* runner, const std::vector<Request>& requests, uint32_t drafts,
-             double cancel = 0) {
+             double cancel = 0, EngineOptions options = {}) {
   SteadyClock clock;
-  EngineOptions options;
   options.draft_tokens = drafts;
   auto engine = Engine::Create(runner, &clock, options);
   INFO(engine.status());
