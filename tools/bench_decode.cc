@@ -34,12 +34,16 @@ struct MeasuredRow {
 
 // KV memory that one shape may take: what the model, packing and activations leave.
 absl::StatusOr<int64_t> KvBudget(const DecodeFlags& flags, const ReadCeiling& ceiling,
-                                 const ModelConfig& config, DType storage) {
+                                 const ModelConfig& config, DType storage,
+                                 const OpenedModel& draft_model) {
   if (flags.kv_gib > 0) return static_cast<int64_t>(flags.kv_gib * (1 << 30));
   ASSIGN_OR_RETURN(const int64_t free, ceiling.FreeBytes());
   const int64_t embedding =
       config.tie_embeddings ? 0 : int64_t{config.vocab} * config.hidden * DTypeSize(storage);
-  const int64_t model = DecodeWeightBytes(config, storage) + embedding;
+  int64_t model = DecodeWeightBytes(config, storage) + embedding;
+  if (draft_model.source != nullptr) {
+    model += DecodeWeightBytes(draft_model.source->config(), draft_model.storage);
+  }
   return std::max<int64_t>(
       0, static_cast<int64_t>(0.9 * static_cast<double>(free - model)) - (int64_t{256} << 20));
 }
@@ -61,7 +65,7 @@ nlohmann::ordered_json RowJson(const DecodeFlags& flags, const ReadCeiling& ceil
           {"tokens_per_row", flags.tokens_per_row},
           {"wall_ms", row.times.wall_ms},
           {"submit_us", row.times.submit_us}};
-  if (!flags.engine.speculate.empty()) json["speculation"] = ToJson(row.drafts);
+  if (DraftTokens(flags.engine) > 0) json["speculation"] = ToJson(row.drafts);
   return json;
 }
 
@@ -88,8 +92,8 @@ absl::Status CheckFlags(const DecodeFlags& flags) {
   if (flags.engine.device == "sim") {
     return UsageError("the simulator has no clock: bench runs on cpu and cuda");
   }
-  if (flags.tokens_per_row > 1 && !flags.engine.speculate.empty()) {
-    return UsageError("--speculate adds drafts to rows of one token: leave --tokens-per-row out");
+  if (flags.tokens_per_row > 1 && DraftTokens(flags.engine) > 0) {
+    return UsageError("speculation adds drafts to rows of one token: leave --tokens-per-row out");
   }
   const size_t shapes = flags.batches.size() * flags.contexts.size();
   if (!flags.timeline.empty() && shapes != 1) {
@@ -159,6 +163,7 @@ absl::Status RunBenchDecode(const DecodeFlags& flags) {
   RETURN_IF_ERROR(CheckFlags(flags));
   ASSIGN_OR_RETURN(const OpenedModel model, OpenFlaggedModel(flags.engine));
   const ModelConfig& config = model.source->config();
+  ASSIGN_OR_RETURN(const OpenedModel draft_model, OpenDraftModel(flags.engine, model));
   ASSIGN_OR_RETURN(ReadCeiling ceiling, ReadCeiling::Open(model.device, flags.engine.workers));
   DecodeBenchOptions options;
   options.backend = {model.device, flags.engine.workers, flags.engine.policy, flags.engine.seed};
@@ -167,10 +172,12 @@ absl::Status RunBenchDecode(const DecodeFlags& flags) {
   options.storage = model.storage;
   options.tokens_per_row = flags.tokens_per_row;
   options.drafts = static_cast<int>(DraftTokens(flags.engine));
+  options.draft_model = draft_model.source.get();
+  options.draft_storage = draft_model.storage;
   options.block_size = flags.engine.block_size;
   options.seed = flags.engine.seed;
   options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
-  ASSIGN_OR_RETURN(const int64_t budget, KvBudget(flags, ceiling, config, model.storage));
+  ASSIGN_OR_RETURN(const int64_t budget, KvBudget(flags, ceiling, config, model.storage, draft_model));
   nlohmann::ordered_json skipped = nlohmann::ordered_json::array();
   ASSIGN_OR_RETURN(options.shapes, FittingShapes(flags, config, options, budget, &skipped));
   Progress progress;
@@ -221,6 +228,7 @@ CommandBody AddBenchDecode(CLI::App* app) {
                   "Query tokens of a row, all with logits: more than one is what speculation runs")
       ->check(WholeNumber(1, 16));
   AddSpeculateFlag(app, &flags->engine);
+  AddDraftModelFlags(app, &flags->engine);
   app->add_option("--steps", flags->steps, "Steps that are timed")->check(WholeNumber(1, 1000000));
   app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
   app->add_option("--kv-gib", flags->kv_gib,
@@ -235,9 +243,12 @@ CommandBody AddBenchDecode(CLI::App* app) {
   app->footer(
       "bytes: weights of all linears and the head once, KV of all rows; floor: bytes at the read\n"
       "ceiling measured in the same run; share: floor / median. ms are of the step on its device.\n"
-      "With --speculate every row verifies N random drafts: what that costs, not what it brings.\n"
-      "Example:\n"
-      "  eventide bench decode --model random:llama-3.2-1b --batch 1,8,16 --context 512 --json");
+      "With --speculate every row verifies N random drafts; with --speculate-model those that the model\n"
+      "drafts from random KV, its N steps included: what that costs, not what it brings.\n"
+      "Examples:\n"
+      "  eventide bench decode --model random:llama-3.2-1b --batch 1,8,16 --context 512 --json\n"
+      "  eventide bench decode --model random:qwen3-8b --speculate-model random:qwen3-0.6b "
+      "--draft-tokens 4");
   return [=] { return RunBenchDecode(*flags); };
 }
 

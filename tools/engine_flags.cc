@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -95,8 +96,22 @@ void AddSpeculateFlag(CLI::App* app, EngineFlags* flags) {
       ->check(CheckSpeculate, "");
 }
 
+void AddDraftModelFlags(CLI::App* app, EngineFlags* flags) {
+  CLI::Option* model =
+      app->add_option("--speculate-model", flags->draft_model,
+                      "A smaller model of the same vocabulary (as --model): its greedy drafts are "
+                      "verified at once; the output stays the same")
+          ->check(NotEmpty())
+          ->excludes(app->get_option("--speculate"));
+  app->add_option("--draft-tokens", flags->draft_tokens,
+                  "Of --speculate-model, a row and step at most: 1 to 16; 4 if not given")
+      ->check(WholeNumber(1, kMaxDraftTokens))
+      ->needs(model);
+}
+
 uint32_t DraftTokens(const EngineFlags& flags) {
   uint32_t drafts = 0;
+  if (!flags.draft_model.empty()) return flags.draft_tokens;
   if (flags.speculate.empty()) return 0;
   EVT_CHECK(absl::SimpleAtoi(flags.speculate.substr(sizeof(kNgram) - 1), &drafts));
   return drafts;
@@ -154,7 +169,20 @@ absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog*
   return model;
 }
 
-absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const OpenedModel& model) {
+absl::StatusOr<OpenedModel> OpenDraftModel(const EngineFlags& flags, const OpenedModel& model,
+                                           PhaseLog* phases) {
+  OpenedModel draft;
+  if (flags.draft_model.empty()) return draft;
+  draft.device = model.device;
+  ASSIGN_OR_RETURN(draft.source, OpenModel(flags.draft_model, phases));
+  RETURN_IF_ERROR(
+      AsUsageError(DraftModel::CheckFits(model.source->config(), draft.source->config())));
+  ASSIGN_OR_RETURN(draft.storage, ResolveStorage(flags, *draft.source, model.device));
+  return draft;
+}
+
+absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const OpenedModel& model,
+                                            const OpenedModel& draft_model) {
   const ModelConfig& config = model.source->config();
   const bool cuda = model.device == "cuda";
   DecoderLimits limits;
@@ -181,7 +209,11 @@ absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const Open
   limits.num_blocks = flags.num_blocks;
   if (limits.num_blocks == 0) {
     const int64_t bytes = cuda ? int64_t{16} << 30 : MachineMemoryBytes() / 4;
-    const int64_t fit = bytes / KvBlockBytes(config, model.storage, flags.block_size);
+    int64_t block_bytes = KvBlockBytes(config, model.storage, flags.block_size);
+    if (draft_model.source != nullptr) {
+      block_bytes += KvBlockBytes(draft_model.source->config(), draft_model.storage, flags.block_size);
+    }
+    const int64_t fit = bytes / block_bytes;
     // At least one sequence of full length, whatever the memory: less could serve nothing.
     limits.num_blocks = std::clamp(fit, per_sequence, per_sequence * limits.max_rows);
   }
@@ -212,6 +244,30 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const EngineFlags& flag
   return TokenizerFromHfPath(path);
 }
 
+namespace {
+
+// Models of one vocabulary's size may still mean other tokens by its ids.
+absl::Status CheckSameTokens(const EngineFlags& flags, const Tokenizer* tokenizer,
+                             const ModelConfig& draft_config) {
+  EngineFlags draft_flags = flags;
+  draft_flags.model = flags.draft_model;
+  draft_flags.tokenizer.clear();
+  ASSIGN_OR_RETURN(const auto other, OpenTokenizer(draft_flags, draft_config));
+  if (tokenizer == nullptr || other == nullptr) return absl::OkStatus();
+  const int ids = std::min(tokenizer->vocab_size(), other->vocab_size());
+  for (int32_t id = 0; id < ids; ++id) {
+    if (tokenizer->TokenBytes(id) == other->TokenBytes(id)) continue;
+    return UsageError(absl::StrCat(
+        "--speculate-model ", flags.draft_model, ": its token ", id, " is '",
+        absl::CHexEscape(other->TokenBytes(id)), "', the model's is '",
+        absl::CHexEscape(tokenizer->TokenBytes(id)),
+        "': drafts are token ids, so both must mean the same; choose a draft model of the same family"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flags, int outputs,
                                                          PhaseLog* phases) {
   const auto start = std::chrono::steady_clock::now();
@@ -229,11 +285,19 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   ASSIGN_OR_RETURN(opened->tokenizer, InPhase(phases, "tokenizer", [&] {
                      return OpenTokenizer(flags, opened->config);
                    }));
+  ASSIGN_OR_RETURN(OpenedModel draft_model, OpenDraftModel(flags, model, phases));
+  if (draft_model.source != nullptr) {
+    RETURN_IF_ERROR(InPhase(phases, "tokenizer", [&] {
+      return CheckSameTokens(flags, opened->tokenizer.get(), draft_model.source->config());
+    }));
+  }
   RunnerOptions options;
+  options.draft_model = draft_model.source.get();
+  options.draft_storage = draft_model.storage;
   options.backend = {model.device, flags.workers, flags.policy, flags.seed};
   options.backend.phases = phases;
   options.storage = model.storage;
-  ASSIGN_OR_RETURN(options.limits, ResolveLimits(flags, model));
+  ASSIGN_OR_RETURN(options.limits, ResolveLimits(flags, model, draft_model));
   options.limits.max_outputs = std::max(options.limits.max_outputs, outputs);
   options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
   Progress progress;
@@ -246,6 +310,7 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   {
     const PhaseSpan span(phases, "weights_map");
     model.source.reset();  // gigabytes take their time to be unmapped
+    draft_model.source.reset();
   }
   const PhaseSpan span(phases, "kv_alloc");
   EngineOptions engine;

@@ -31,12 +31,16 @@ struct EngineFlags {
   int long_prefill_token_threshold = 0;
   uint64_t seed = 0;
   std::string speculate;  // "ngram:N"
+  std::string draft_model;
+  uint32_t draft_tokens = 4;  // of the draft model
   bool json = false;
 };
 
 void AddEngineFlags(CLI::App* app, EngineFlags* flags);
 void AddSpeculateFlag(CLI::App* app, EngineFlags* flags);
-// Drafts of a row; 0 where the flag is not given. Its form has been checked.
+// --speculate-model, --draft-tokens; behind AddSpeculateFlag, for commands that decode.
+void AddDraftModelFlags(CLI::App* app, EngineFlags* flags);
+// Drafts of a row; 0 where no flag asks for any. Their form has been checked.
 uint32_t DraftTokens(const EngineFlags& flags);
 // --model, --dtype, --json alone, for commands that run nothing.
 void AddModelFlags(CLI::App* app, EngineFlags* flags);
@@ -52,9 +56,15 @@ struct OpenedModel {
 // quantised, float32 on hosts and bfloat16 on CUDA.
 absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog* phases = nullptr);
 
+// What --speculate-model names, for the model's device; no source where the flag is not given. A vocabulary
+// other than the model's is a usage error.
+absl::StatusOr<OpenedModel> OpenDraftModel(const EngineFlags& flags, const OpenedModel& model,
+                                           PhaseLog* phases = nullptr);
+
 // Limits after defaults: what fits the model, the device and this machine's memory. Flags that the
-// model or the device cannot take are a usage error.
-absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const OpenedModel& model);
+// model or the device cannot take are a usage error. `draft_model` may have no source.
+absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const OpenedModel& model,
+                                            const OpenedModel& draft_model = {});
 
 // Of the model, or the file that --tokenizer names. Null where there is none and none was asked
 // for.

@@ -132,7 +132,7 @@ absl::Status RunGenerate(GenerateFlags& flags) {
   RETURN_IF_ERROR(Serve(*opened, std::move(request), !json, &g));
   const bool interrupted = g.last.finish_reason == FinishReason::kAbort;
   if (!interrupted) RETURN_IF_ERROR(g.last.status);
-  const bool speculates = !flags.engine.speculate.empty();
+  const bool speculates = DraftTokens(flags.engine) > 0;
   const DraftStats drafts = opened->engine->stats().drafts;
   if (json) {
     nlohmann::ordered_json out = GeneratedJson(g, opened->load_ms);
@@ -150,6 +150,7 @@ absl::Status RunGenerate(GenerateFlags& flags) {
 CommandBody AddGenerate(CLI::App* app) {
   auto flags = std::make_shared<GenerateFlags>();
   AddEngineFlags(app, &flags->engine);
+  AddDraftModelFlags(app, &flags->engine);
   CLI::Option* prompt = app->add_option("--prompt,-p", flags->prompt, "Text to continue");
   CLI::Option* tokens =
       app->add_option("--tokens", flags->tokens, "Token ids to continue, such as 1,2,3");
@@ -173,7 +174,9 @@ CommandBody AddGenerate(CLI::App* app) {
       "Examples:\n"
       "  eventide generate --model stories260K.bin --prompt 'Once upon a time' --max-tokens 200\n"
       "  eventide generate --model random:test-llama --tokens 1,2,3 --temperature 0.8 --seed 7 "
-      "--json");
+      "--json\n"
+      "  eventide generate --model random:qwen3-8b --speculate-model random:qwen3-0.6b "
+      "--draft-tokens 4 --tokens 1,2,3");
   return [=] {
     flags->has_prompt = prompt->count() > 0;
     flags->has_tokens = tokens->count() > 0;

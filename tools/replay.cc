@@ -133,6 +133,7 @@ absl::Status RunReplay(ReplayFlags& flags) {
 CommandBody AddReplay(CLI::App* app) {
   auto flags = std::make_shared<ReplayFlags>();
   AddEngineFlags(app, &flags->engine);
+  AddDraftModelFlags(app, &flags->engine);
   app->add_option("--trace", flags->trace,
                   "CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or JSON lines (timestamp, "
                   "input_length, output_length, hash_ids, priority)")
@@ -155,9 +156,11 @@ CommandBody AddReplay(CLI::App* app) {
       "Prompts are made up, the same in every run; equal hash_ids give equal tokens. Lengths are "
       "scaled\n"
       "down only where the longest exceeds the model's length.\n"
-      "Example:\n"
+      "Examples:\n"
       "  eventide replay --model random:test-llama --trace trace.csv --requests 200 --closed-loop "
-      "16 --json");
+      "16 --json\n"
+      "  eventide replay --model random:qwen3-8b --speculate-model random:qwen3-0.6b --trace "
+      "trace.csv");
   return [=] {
     flags->has_time_scale = time_scale->count() > 0;
     return RunReplay(*flags);

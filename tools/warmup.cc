@@ -219,6 +219,7 @@ std::string Footer() {
 CommandBody AddWarmup(CLI::App* app) {
   auto flags = std::make_shared<WarmupFlags>();
   AddEngineFlags(app, &flags->engine);
+  AddDraftModelFlags(app, &flags->engine);
   app->add_flag("--cold", flags->cold, "With an empty cache of compiled kernels");
   app->add_flag("--compare", flags->compare,
                 "With an empty cache, then with what that start left in it, side by side");

@@ -55,6 +55,13 @@ const Flag kSpeculate = {"--speculate",
                          {"", "ngram", "ngram:", "ngram:0", "ngram:01", "ngram:17", "ngram:-1",
                           "ngram:2x", "model:2"}};
 
+// --draft-tokens is of --speculate-model, so that no value of it is good alone.
+std::vector<Flag> DraftModelFlags() {
+  Flag tokens = Whole("--draft-tokens", "1", "16", {"0", "17", kBeyond64});
+  tokens.good.clear();
+  return {{"--speculate-model", {"/no/such/draft"}, {""}}, tokens};
+}
+
 std::vector<Flag> EngineFlagRows() {
   std::vector<Flag> flags = kModelFlags;
   flags.insert(flags.end(), kDeviceFlags.begin(), kDeviceFlags.end());
@@ -85,7 +92,7 @@ const std::vector<Command>& Commands() {
   static const std::string trace = "'" + SourceFile("data/traces/sample_200.csv") + "'";
   static const std::vector<Command> commands = {
       {"generate", "--tokens 1",
-       With(EngineFlagRows(),
+       With(With(EngineFlagRows(), DraftModelFlags()),
             {{"--prompt", {}, {}},
              {"--system", {}, {}},
              {"--tokens", {}, {"", "x", "1,-2", "1;2", "99999999999", "1.5"}},
@@ -95,7 +102,8 @@ const std::vector<Command>& Commands() {
              Real("--top-p", {"1", "1.0"}, {"0", "1.5", "-0.5"}),
              {"--stop", {"x"}, {""}}})},
       {"replay", "--trace " + trace,
-       With(EngineFlagRows(), {{"--trace", {}, {""}},
+       With(With(EngineFlagRows(), DraftModelFlags()),
+                              {{"--trace", {}, {""}},
                                {"--output", {"/no/such/folder/x"}, {""}},
                                Whole("--requests", "0", "18446744073709551615", {kBeyond64}),
                                Whole("--closed-loop", "0", "18446744073709551615", {kBeyond64}),
@@ -108,7 +116,7 @@ const std::vector<Command>& Commands() {
       {"inspect", "--events",
        With(EngineFlagRows(), {{"--arch", {}, {"", "sm_91", "hopper"}}, {"--timeline", {}, {""}}})},
       {"bench decode", "",
-       With(With(With(kModelFlags, kDeviceFlags), kSeed),
+       With(With(With(With(kModelFlags, kDeviceFlags), kSeed), DraftModelFlags()),
             {Whole("--batch", "1", "1024", {"0", "1025", "1,x", "1,1025", kBeyond64}),
              Whole("--context", "1", "16777216", {"0", "16777217", "512,-1", kBeyond64}),
              Whole("--tokens-per-row", "1", "16", {"0", "17"}),
@@ -130,7 +138,8 @@ const std::vector<Command>& Commands() {
         {"--replay", {}, {"", "graph a", "graph a=1 a=1"}}},
        ""},
       {"warmup", "",
-       With(EngineFlagRows(), {Whole("--num-iters-cold", "1", "1000", {"0", "1001"}),
+       With(With(EngineFlagRows(), DraftModelFlags()),
+                              {Whole("--num-iters-cold", "1", "1000", {"0", "1001"}),
                                Whole("--num-iters-warm", "1", "1000", {"0", "1001"}),
                                Whole("--prompt-tokens", "1", "1048576", {"0", "1048577"}),
                                Whole("--shapes", "0", "1024", {"1025", kBeyond64})})}};
@@ -224,6 +233,9 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "generate" + model + "--tokens 1 --temperature 0 --top-p 0.5",
               "generate" + model + "--tokens 1 --workers 1 --workers 2",
               "generate" + model + "--tokens 1 --json=maybe",
+              "generate" + model + "--tokens 1 --draft-tokens 4",
+              "generate" + model + "--tokens 1 --speculate ngram:2 --speculate-model /no/such/draft",
+              "bench decode" + model + "--speculate-model /no/such/draft --tokens-per-row 2",
               "generate --tokens 1",
               "replay" + model,
               "replay" + model + "--closed-loop 2 --time-scale 1 --trace " + trace,
