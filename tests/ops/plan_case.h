@@ -57,7 +57,8 @@ inline void CheckTables(const Planned& p, const OpStep& step) {
     CHECK(p.row_start[r] == first);
     for (i32 i = 0; i < length; ++i) token_row.push_back(static_cast<i32>(r));
     i32 wanted = std::min(length, row.sampling & kRowSample ? 1 : 0);
-    if (row.sampling & kRowAllLogits || (wanted > 0 && row.query_length == kDeviceKnows)) {
+    const bool checks = row.query_length == kDeviceKnows && !(row.sampling & kRowKnown);
+    if (row.sampling & kRowAllLogits || (wanted > 0 && checks)) {
       wanted = length;
     }
     CHECK(p.row_output[r] == (wanted > 0 ? static_cast<i32>(output_token.size()) : -1));
@@ -135,6 +136,7 @@ inline OpStep RandomStep(RandomValues& random, int rows, int max_tokens, int max
       row.draft_length = static_cast<u32>(random.Below(kMaxDraftTokens + 1));
       left -= static_cast<int>(std::min<u64>(slot.pace, row.draft_length));
     }
+    if (random.Below(4) == 0) row.sampling |= kRowKnown;
     if (random.Below(3) == 0) row.query_length = static_cast<u32>(random.Below(left / 3 + 1));
     if (row.query_length != kDeviceKnows) left -= static_cast<int>(row.query_length);
     step.rows.push_back(row);

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct SampleRow {
   u32 query_length = kDeviceKnows;
   u32 sampling = kRowSample;
   std::vector<i32> known = {};  // how the history begins; the rest of it is -7
+  std::optional<SlotState> partner = std::nullopt;  // a slot that has no row in this step
 };
 
 class SampleCase {
@@ -40,7 +42,9 @@ class SampleCase {
       const i32 length = step_.Length(step_.rows[r]);
       const bool draws = rows_[r].sampling & kRowSample && length > 0;
       const i32 outputs =
-          !draws ? 0 : rows_[r].query_length == kDeviceKnows ? length : 1;
+          !draws                                                                          ? 0
+          : rows_[r].query_length == kDeviceKnows && !(rows_[r].sampling & kRowKnown) ? length
+                                                                                          : 1;
       row_output.push_back(draws ? static_cast<i32>(output_token.size()) : -1);
       token_row.insert(token_row.end(), length, r);
       row_start.push_back(static_cast<i32>(token_row.size()));
@@ -63,8 +67,12 @@ class SampleCase {
     rig_.graph().Call<Sample>("sample", operands, {vocab, stride}, {tasks},
                               Storage<BF16>::kVariant);
     rig_.Start(backend);
+    for (const SampleRow& row : rows_) step_.slots.push_back(row.partner.value_or(SlotState{}));
     step_.Upload(rig_);
     if (step_.slots.empty()) return;
+    for (int r = 0; r < n; ++r) {
+      if (rows_[r].partner) step_.slots[r].partner = AddressOf(n + r);
+    }
     rig_.WriteBuffer(step_.slots_buffer, step_.slots);
   }
 
@@ -78,6 +86,10 @@ class SampleCase {
   std::vector<SlotState> Slots() {
     return rig_.ReadBuffer<SlotState>(step_.slots_buffer, rows_.size());
   }
+  std::vector<SlotState> Partners() {
+    std::vector<SlotState> all = rig_.ReadBuffer<SlotState>(step_.slots_buffer, 2 * rows_.size());
+    return {all.begin() + static_cast<long>(rows_.size()), all.end()};
+  }
   // Back to how they were, each slot with this key.
   void Rekey(const std::vector<u64>& keys) {
     for (size_t r = 0; r < keys.size(); ++r) step_.slots[r].key = keys[r];
@@ -89,6 +101,9 @@ class SampleCase {
   static constexpr int kCapacity = 64;
 
  private:
+  uint64_t AddressOf(int slot) const {
+    return step_.slots_buffer.address + static_cast<uint64_t>(slot) * sizeof(SlotState);
+  }
   void AddRow(const SampleRow& row, int r) {
     SlotState slot = row.slot;
     if (slot.max_length == 0) slot.max_length = 1000;
@@ -99,7 +114,8 @@ class SampleCase {
     std::copy(row.drafts.begin(), row.drafts.end(), history.begin() + slot.history_length);
     step_.slots.push_back(slot);
     step_.histories.push_back(history);
-    step_.rows.push_back({static_cast<u32>(r), row.query_length, drafts, row.sampling});
+    const u32 more = row.sampling & kRowKnown ? 1 : drafts;  // tokens besides the last known one
+    step_.rows.push_back({static_cast<u32>(r), row.query_length, more, row.sampling});
   }
   // What the head leaves of one output.
   static void AddOutput(const std::vector<float>& values, std::vector<float>* logits,

@@ -226,14 +226,24 @@ inline void CheckOwnDraftModel(const std::string& device, uint32_t max_tokens,
   }
 }
 
-// Little memory for KV, shared beginnings, prompts in chunks.
-inline Served CheckDraftKv(const DraftRunnerOptions& options, uint32_t drafts, uint32_t max_tokens,
-                           EngineOptions engine = {}, bool greedy = false) {
+// Most of which begin alike.
+inline std::vector<Request> AlikeRequests(uint32_t max_tokens) {
   std::vector<Request> requests = SomeRequests(max_tokens);
   for (size_t i = 4; i < requests.size(); ++i) requests[i].prompt = requests[3].prompt;
+  return requests;
+}
+
+inline std::vector<Request> Greedy(std::vector<Request> requests) {
   for (Request& request : requests) {
-    if (greedy) request.sampling.temperature = 0, request.sampling.top_k = 0, request.sampling.top_p = 1;
+    request.sampling.temperature = 0;
+    request.sampling.top_k = 0;
+    request.sampling.top_p = 1;
   }
+  return requests;
+}
+
+inline Served CheckDraftKv(const DraftRunnerOptions& options, uint32_t drafts,
+                           const std::vector<Request>& requests, EngineOptions engine = {}) {
   DraftRunnerOptions without = options;
   without.draft_model.reset();
   without.num_blocks = 0;

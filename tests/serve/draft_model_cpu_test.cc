@@ -20,13 +20,35 @@ TEST_CASE("a model that drafts for itself is always right, for 500 greedy tokens
 
 TEST_CASE("a draft model's KV is what it computes alone from the accepted tokens") {
   for (const uint32_t drafts : {1u, 3u, 16u}) {
-    const Served served = CheckDraftKv({.draft_model = DraftModelOptions{}}, drafts, 60);
+    const Served served = CheckDraftKv({.draft_model = DraftModelOptions{}}, drafts, AlikeRequests(60));
     CHECK(served.stats.prefix_hit_tokens > 0);
   }
   // Always right: what the last draft leaves out is caught up with in every step.
-  const Served right = CheckDraftKv({.draft_model = DraftModelOptions{.layers = kTargetLayers}}, 4, 60,
-                                    {}, /*greedy=*/true);
+  const Served right = CheckDraftKv({.draft_model = DraftModelOptions{.layers = kTargetLayers}}, 4,
+                                    Greedy(AlikeRequests(60)));
   CHECK(right.stats.drafts.acceptance() == 1);
+}
+
+TEST_CASE("blocks that a request leaves behind have the draft model's KV of all their tokens") {
+  // One after the other; each begins with all that the one before has said, whose last drafts were right.
+  const DraftModelOptions same = {.layers = kTargetLayers};
+  std::vector<Request> requests = Greedy(SomeRequests(20));
+  requests.resize(5);
+  for (Request& request : requests) request.sampling.max_tokens = 20;
+  for (size_t i = 1; i < requests.size(); ++i) {
+    const Served said = Serve(MakeDraftRunner({}).get(), {requests[i - 1]}, 0);
+    requests[i].prompt = requests[i - 1].prompt;
+    const Tokens& answer = said.tokens.at(requests[i - 1].id);
+    requests[i].prompt.insert(requests[i].prompt.end(), answer.begin(), answer.end());
+    requests[i].prompt.push_back(7);  // so that each ends elsewhere in a block
+  }
+  EngineOptions engine;
+  engine.max_num_seqs = 1;
+  for (const uint32_t drafts : {1u, 4u}) {
+    const Served served = CheckDraftKv({.draft_model = same}, drafts, requests, engine);
+    CHECK(served.stats.drafts.acceptance() == 1);
+    CHECK(served.stats.prefix_hit_tokens > 100);
+  }
 }
 
 TEST_CASE("KV of another draft model would be noticed") {
@@ -43,7 +65,8 @@ TEST_CASE("a draft model's KV survives preemption, with the prefix cache and wit
     engine.prefix_cache.enabled = prefix_cache;
     engine.max_prefill_chunk = 7;
     const Served served = CheckDraftKv(
-        {.num_blocks = 64, .draft_model = DraftModelOptions{.layers = kTargetLayers}}, 5, 100, engine);
+        {.num_blocks = 64, .draft_model = DraftModelOptions{.layers = kTargetLayers}}, 5,
+        AlikeRequests(100), engine);
     CHECK(served.stats.preemptions > 0);
     CHECK((served.stats.prefix_hit_tokens > 0) == prefix_cache);
   }
@@ -52,7 +75,8 @@ TEST_CASE("a draft model's KV survives preemption, with the prefix cache and wit
 TEST_CASE("a draft model of shorter sequences drafts as far as it goes, and prompts may be longer") {
   const auto serve = [](int positions) {
     const DraftModelOptions model = {.layers = kTargetLayers, .max_positions = positions};
-    return CheckDraftKv({.draft_model = model}, 4, 50, {}, /*greedy=*/positions % 2 == 0);
+    const std::vector<Request> requests = AlikeRequests(50);
+    return CheckDraftKv({.draft_model = model}, 4, positions % 2 == 0 ? Greedy(requests) : requests);
   };
   for (const int positions : {20, 41, 64}) {
     const Served served = serve(positions), whole = serve(2048 + positions % 2);

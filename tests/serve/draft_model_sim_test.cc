@@ -13,7 +13,8 @@ TEST_CASE("in the simulator a model that drafts for itself is always right") {
 }
 
 TEST_CASE("in the simulator a draft model's KV is what it computes alone") {
-  CheckDraftKv({.device = "sim", .draft_model = DraftModelOptions{.layers = kTargetLayers}}, 4, 9);
+  CheckDraftKv({.device = "sim", .draft_model = DraftModelOptions{.layers = kTargetLayers}}, 4,
+               AlikeRequests(9));
 }
 
 }  // namespace

@@ -33,11 +33,11 @@ TEST_CASE("on a GPU a model that drafts for itself is always right, for 500 gree
 TEST_CASE("on a GPU a draft model's KV is what it computes alone, after preemption too") {
   if (!HaveGpu()) return;
   const DraftModelOptions same = {.layers = kTargetLayers};
-  CheckDraftKv({.device = "cuda", .draft_model = same}, 4, 60);
+  CheckDraftKv({.device = "cuda", .draft_model = same}, 4, AlikeRequests(60));
   EngineOptions engine;
   engine.max_prefill_chunk = 7;
-  const Served served =
-      CheckDraftKv({.device = "cuda", .num_blocks = 64, .draft_model = same}, 5, 100, engine);
+  const Served served = CheckDraftKv({.device = "cuda", .num_blocks = 64, .draft_model = same}, 5,
+                                     AlikeRequests(100), engine);
   CHECK(served.stats.preemptions > 0);
 }
 
