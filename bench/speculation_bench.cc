@@ -1,7 +1,7 @@
-// speculation_bench MODEL PROMPTS.jsonl PER_CATEGORY MAX_TOKENS BATCH DRAFTS...: greedy answers to the first
-// turns of a file of questions (Spec-Bench, MT-bench: {"category", "turns"}), with every given number of
-// drafts, category by category, in the format of ChatML. 0 drafts is plain decoding; all others must give its
-// tokens. CPU seconds count what this process computed, whatever else the machine was doing.
+// speculation_bench MODEL[,DRAFT_MODEL] PROMPTS.jsonl PER_CATEGORY MAX_TOKENS BATCH DRAFTS...: greedy answers
+// to the first turns of a file of questions (Spec-Bench, MT-bench: {"category", "turns"}), with every given
+// number of drafts, looked up or of the draft model, category by category, in the format of ChatML. 0 drafts is
+// plain decoding; all others must give its tokens. CPU seconds count what this process computed, whatever else the machine was doing.
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -87,8 +87,11 @@ absl::StatusOr<Measured> Answer(MegakernelRunner* runner,
 }
 
 absl::Status Run(char** argv, int runs) {
-  ASSIGN_OR_RETURN(const auto source, OpenModel(argv[1]));
-  ASSIGN_OR_RETURN(const auto file, GgufFile::Open(argv[1]));
+  const std::string models = argv[1];
+  const size_t comma = std::min(models.find(','), models.size());
+  const std::string model = models.substr(0, comma);
+  ASSIGN_OR_RETURN(const auto source, OpenModel(model));
+  ASSIGN_OR_RETURN(const auto file, GgufFile::Open(model));
   ASSIGN_OR_RETURN(const auto tokenizer, TokenizerFromGguf(*file));
   const auto each = static_cast<size_t>(std::atoi(argv[3]));
   ASSIGN_OR_RETURN(const Questions questions, ReadQuestions(argv[2], *tokenizer, each));
@@ -98,6 +101,11 @@ absl::Status Run(char** argv, int runs) {
   options.limits.max_outputs = options.limits.max_rows * 17;
   options.limits.max_tokens = 512;
   options.limits.max_model_len = 2048;
+  std::unique_ptr<WeightSource> draft_model;
+  if (comma < models.size()) {
+    ASSIGN_OR_RETURN(draft_model, OpenModel(models.substr(comma + 1)));
+    options.draft_model = draft_model.get();
+  }
   ASSIGN_OR_RETURN(const auto runner, MegakernelRunner::Create(*source, options));
   for (const std::string& category : questions.order) {
     Answers plain;
@@ -127,8 +135,8 @@ absl::Status Run(char** argv, int runs) {
 int main(int argc, char** argv) {
   if (argc < 7) {
     std::fprintf(stderr,
-                 "usage: speculation_bench MODEL.gguf PROMPTS.jsonl PER_CATEGORY MAX_TOKENS BATCH "
-                 "DRAFTS...\n");
+                 "usage: speculation_bench MODEL.gguf[,DRAFT_MODEL] PROMPTS.jsonl PER_CATEGORY "
+                 "MAX_TOKENS BATCH DRAFTS...\n");
     return 2;
   }
   const absl::Status status = eventide::Run(argv, argc - 6);

@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kModelFields[] = {
     "heads",   "kv_heads", "head_dim", "hidden",   "inter", "layers", "vocab",  "tied",
     "qk_norm", "bias",     "window",   "dtype",    "block", "len",    "budget", "rows",
-    "workers", "policy",   "pages",    "timeline", "spare", "weights"};
+    "workers", "policy",   "pages",    "timeline", "spare", "weights",
+    "draft",   "draft_len"};
 
 constexpr int kTimelineTasks = 4096;
 
@@ -94,7 +95,20 @@ absl::StatusOr<StressModel*> StressContext::Model(const StressCase& c) {
   options.backend.policy = policy == 0 ? "static" : policy == 1 ? "ticket" : "auto";
   options.backend.sim_pages = static_cast<int>(c.Get("pages", 12));
   options.backend.timeline_tasks = c.Get("timeline") != 0 && device_ != "sim" ? kTimelineTasks : 0;
+  std::unique_ptr<WeightSource> draft_model;
+  if (c.Get("draft") > 0) {
+    ModelConfig smaller = config;
+    smaller.layers = static_cast<int>(c.Get("draft"));
+    smaller.windowed_layers.assign(config.sliding_window > 0 ? static_cast<size_t>(smaller.layers) : 0,
+                                   true);
+    smaller.max_positions = static_cast<int>(c.Get("draft_len", c.Get("len")));
+    RETURN_IF_ERROR(ValidateConfig(smaller));
+    draft_model = RandomWeights(smaller, static_cast<uint64_t>(c.Get("weights")));
+    options.draft_model = draft_model.get();
+    options.draft_storage = model->storage;
+  }
   ASSIGN_OR_RETURN(model->tested, MegakernelRunner::Create(*model->source, options));
+  options.draft_model = nullptr;
   options.backend = {};
   options.backend.device = device_ == "cuda" ? "cuda" : "cpu";
   options.backend.workers = device_ == "cuda" ? kCudaReferenceWorkers : 1;
@@ -135,6 +149,10 @@ void RandomModel(StressRandom* random, const std::string& device, StressCase* c)
   if (device == "sim") c->Set("pages", random->Between(6, 12));
   if (device != "sim") c->Set("timeline", random->Below(2));
   c->Set("weights", random->Below(1000));
+  // With all layers a draft model is the model itself, and right wherever that is greedy.
+  if (!random->Chance(40)) return;
+  c->Set("draft", random->Between(1, c->Get("layers")));
+  c->Set("draft_len", random->OneOf({c->Get("len"), c->Get("len"), 17, 1}));
 }
 
 std::vector<TokenId> StressTokens(int64_t count, int vocab, uint64_t seed) {

@@ -195,6 +195,7 @@ absl::Status Serve(const StressCase& c, StressContext* context, StressModel* mod
         static_cast<uint32_t>(std::clamp<int64_t>(c.Get("hash"), 1, 64));
   }
   options.max_prefill_chunk = static_cast<uint32_t>(c.Get("chunk"));
+  options.draft_tokens = static_cast<uint32_t>(c.Get("drafts"));
   options.max_steps_in_flight =
       std::min(static_cast<uint32_t>(c.Get("flight", 1)), info.max_steps_in_flight);
   ASSIGN_OR_RETURN(const auto engine,
@@ -236,6 +237,7 @@ void RandomServeCase(StressRandom* random, StressCase* c) {
   c->Set("hash", random->OneOf({0, 1, 8, 64}));
   c->Set("shared", random->OneOf({0, 5, 16, 33}));
   c->Set("text", random->Below(1000));
+  c->Set("drafts", random->OneOf({0, 1, 2, 5, 16}));
   if (c->Has("pages")) c->Set("schedule", random->Below(1'000'000'000));
 }
 
