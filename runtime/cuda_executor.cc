@@ -123,6 +123,7 @@ class CudaExecutorImpl : public CudaExecutor {
 
   absl::Status Enter() { return gpu_->Enter(); }
   Flight& Oldest() { return flights_[(submitted_ - in_flight_) % kMaxInFlight]; }
+  void Complete(StepHeader* header, uint64_t step) const;
   absl::Status Launch(StepHeader header);
 
   absl::Status OpenDevice(const CudaExecutorOptions& options);
@@ -289,14 +290,17 @@ absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   return absl::OkStatus();
 }
 
+// Fills in what is the executor's.
+void CudaExecutorImpl::Complete(StepHeader* header, uint64_t step) const {
+  header->abi = kAbiVersion;
+  header->symbol_count = static_cast<uint32_t>(program_->symbols.size());
+  header->workers = static_cast<uint32_t>(workers_);
+  header->timeout_ns = timeout_ns_;
+  header->step = step;
+  header->bank = static_cast<uint32_t>(step & 1);
+}
+
 absl::Status CudaExecutorImpl::Launch(StepHeader header) {
-  header.abi = kAbiVersion;
-  header.symbol_count = static_cast<uint32_t>(program_->symbols.size());
-  header.workers = static_cast<uint32_t>(workers_);
-  header.timeout_ns = timeout_ns_;
-  header.step = step_;
-  header.bank = static_cast<uint32_t>(step_ & 1);
-  RETURN_IF_ERROR(CheckStep(*program_, header));
   void* parameters[] = {&record_, &header};  // copied by the launch
   RETURN_IF_ERROR(driver_->Check(
       driver_->LaunchCooperative(
@@ -312,13 +316,18 @@ absl::Status CudaExecutorImpl::SubmitAll(std::span<const StepHeader> headers) {
     return absl::FailedPreconditionError(
         "two steps are in flight: Wait for one before the next Submit");
   }
+  std::vector<StepHeader> steps(headers.begin(), headers.end());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Complete(&steps[i], step_ + i);
+    RETURN_IF_ERROR(CheckStep(*program_, steps[i]));
+  }
   RETURN_IF_ERROR(Enter());
   Flight& flight = flights_[submitted_ % kMaxInFlight];
   if (time_steps_) {
     RETURN_IF_ERROR(
         driver_->Check(driver_->EventRecord(flight.started, gpu_->stream), "recording an event"));
   }
-  for (const StepHeader& header : headers) RETURN_IF_ERROR(Launch(header));
+  for (const StepHeader& step : steps) RETURN_IF_ERROR(Launch(step));
   RETURN_IF_ERROR(
       driver_->Check(driver_->EventRecord(flight.ended, gpu_->stream), "recording an event"));
   ++submitted_;

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <vector>
 
 #include "core/graph.h"
@@ -119,6 +120,27 @@ TEST_CASE(
       CHECK(text.find("second, task (") != std::string::npos);
       CHECK(text.find("event y_done[0], which has 0 of 4 arrivals") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("steps submitted together count as one, and none runs behind an aborted one") {
+  const PlantedProgram planted = MissingNotify();
+  CpuExecutorOptions options;
+  options.timeout_ns = 200'000'000;
+  options.ops = &Ops();
+  auto executor = MakeCpuExecutor(planted.program, options);
+  REQUIRE(executor.ok());
+  StepHeader good = {}, stuck = {};
+  good.symbols[0] = stuck.symbols[0] = 4;
+  good.symbols[1] = 1;
+  for (const bool fails : {false, true, false}) {
+    const StepHeader steps[4] = {good, fails ? stuck : good, stuck, stuck};
+    const auto start = std::chrono::steady_clock::now();
+    REQUIRE((*executor)->SubmitAll(std::span(steps).first(fails ? 4 : 2)).ok());
+    CHECK((*executor)->Wait().ok() == !fails);
+    CHECK((*executor)->Wait().code() == absl::StatusCode::kFailedPrecondition);
+    // Three that were stuck would have taken 0.6 s.
+    if (fails) CHECK(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(550));
   }
 }
 

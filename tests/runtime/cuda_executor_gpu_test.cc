@@ -219,6 +219,42 @@ TEST_CASE("a stuck step's error is of the oldest task that waits, not of one beh
   }
 }
 
+// Two executors on one stream, many launches of one in a step: what a draft model and its target are.
+TEST_CASE("two executors take turns on one device's stream, and launches submitted together are one step") {
+  if (!HaveGpu()) return;
+  const std::vector<uint32_t> weights = ToyWeights();
+  const auto first = Make(ToyLayersGraph(), ToyOptions());
+  CudaExecutorOptions options = ToyOptions();
+  options.shared = first->device();
+  auto second = Make(ToyLayersGraph(), options);
+  for (Executor* executor : {static_cast<Executor*>(first.get()), static_cast<Executor*>(second.get())}) {
+    const Buffer weight = executor->TensorBuffer(TensorNamed(executor->program(), "weight"));
+    RequireOk(executor->Write(weight, 0, weights.data(), static_cast<int64_t>(weights.size() * 4)));
+  }
+  const std::vector<StepHeader> many = {HeaderFor(9), HeaderFor(1), HeaderFor(64), HeaderFor(2),
+                                        HeaderFor(33)};
+  for (int round = 0; round < 20; ++round) {
+    for (int flight = 0; flight < 2; ++flight) {
+      RequireOk(second->SubmitAll(many));
+      RequireOk(first->Submit(HeaderFor(17)));
+    }
+    CHECK(second->SubmitAll(many).code() == absl::StatusCode::kFailedPrecondition);
+    for (int flight = 0; flight < 2; ++flight) {
+      RequireOk(first->Wait());
+      // What was submitted before it has run.
+      const absl::StatusOr<bool> done = second->Done();
+      CHECK((done.ok() && *done));
+      RequireOk(second->Wait());
+      CHECK(second->LastStepMs() > 0);
+    }
+    CHECK(second->Wait().code() == absl::StatusCode::kFailedPrecondition);
+    CheckLayers(*first, 17, weights);
+    CheckLayers(*second, 33, weights);
+  }
+  second.reset();
+  RequireOk(first->RunStep(HeaderFor(5)));
+}
+
 TEST_CASE("copies of all sizes arrive, and results are read without waiting for the next step") {
   if (!HaveGpu()) return;
   const auto executor = Make(ToyCountGraph(), ToyOptions());
