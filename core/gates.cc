@@ -53,9 +53,12 @@ class Analysis {
   void Mark(const std::vector<Expr>& extents, int64_t layers, const Edge& edge,
             std::set<int>& gated) {
     if (!may_be_zero_[edge.event]) return;
+    // Layers differ where extents say so: then each of them is looked at.
+    const bool alike = std::none_of(extents.begin(), extents.end(),
+                                    [](const Expr& extent) { return extent.HasLayer(); });
     for (const SymbolValues& values : samples_) {
-      for (int64_t layer : {int64_t{0}, int64_t{1}, layers - 1}) {
-        if (layer >= layers) continue;
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        if (alike && layer > 1 && layer < layers - 1) continue;
         // Loads at either end of their range: targets rise and fall with them, not both. Extents at their
         // largest, unless the task's coordinates are the element's: then a target that is zero where the
         // same values leave no such task is nobody's business.

@@ -115,16 +115,41 @@ absl::Status Inverter::Invert(const Expr& index, const Expr& limit, bool at_most
 }
 
 // One element names the layer of its producers when a dim is Layer() + k: then extents may use it.
-std::optional<Expr> PinnedLayer(const Edge& edge, int64_t layers) {
+std::optional<Expr> PinnedLayer(const Edge& edge) {
   for (size_t dim = 0; dim < edge.index.size(); ++dim) {
     if (!edge.index[dim].single) continue;
     const Expr offset = edge.index[dim].low - Expr::Layer();
     const auto constant = offset.AsConstant();
-    // Elements of other sections' layers are clamped: the layer's own span makes them count 0.
-    if (constant)
-      return Min(Max(Expr::Coord(static_cast<int>(dim)) - *constant, 0), Expr(layers - 1));
+    if (constant) return Expr::Coord(static_cast<int>(dim)) - *constant;
   }
   return std::nullopt;
+}
+
+// `expr` of the layer that was pinned. Elements of other sections' layers name none: the layer's own span
+// makes them count 0, whatever stands here, but what is loaded has to exist and to be published by then.
+// So not the layer is clamped where it is an index of a Load, but the index: Layer() + 1 of the layer in
+// front of the first one is 0.
+Expr AtLayer(const Graph& graph, const Expr& expr, const Expr& pinned, int64_t layers) {
+  const auto leaf = [&](const Expr& part, bool inside) -> std::optional<Expr> {
+    if (part.kind() != ExprKind::kLayer) return std::nullopt;
+    return inside ? pinned : Min(Max(pinned, 0), Expr(layers - 1));
+  };
+  return expr.Substitute([&](const Expr& part) -> std::optional<Expr> {
+    if (part.kind() != ExprKind::kLoad || !part.HasLayer()) return leaf(part, false);
+    const std::vector<Expr>& shape = graph.tensors()[part.index()].shape;
+    std::vector<Expr> index;
+    Expr element = 0;
+    for (size_t dim = 0; dim < shape.size(); ++dim) {
+      const Expr& old = part.load_index()[dim];
+      const Expr plain = old.Substitute([&](const Expr& p) -> std::optional<Expr> {
+        if (p.kind() == ExprKind::kLoad) return AtLayer(graph, p, pinned, layers);
+        return leaf(p, true);
+      });
+      index.push_back(old.HasLayer() ? Min(Max(plain, 0), shape[dim] - 1) : plain);
+      element = (dim == 0 ? Expr(0) : element * shape[dim]) + index.back();
+    }
+    return Expr::Load(part.index(), element, std::move(index));
+  });
 }
 
 }  // namespace
@@ -163,7 +188,12 @@ class Simplifier {
       : shape_(shape), bounds_(ElementBounds(graph, shape)) {}
 
   Expr operator()(const Expr& expr) const {
-    if (expr.kind() <= ExprKind::kLoad) return expr;
+    if (expr.kind() == ExprKind::kLoad) {
+      std::vector<Expr> index;
+      for (const Expr& part : expr.load_index()) index.push_back((*this)(part));
+      return Expr::Load(expr.index(), (*this)(expr.a()), std::move(index));
+    }
+    if (expr.kind() < ExprKind::kLoad) return expr;
     const Expr a = (*this)(expr.a()), b = (*this)(expr.b());
     if (expr.kind() == ExprKind::kMin || expr.kind() == ExprKind::kMax) {
       const bool is_min = expr.kind() == ExprKind::kMin;
@@ -239,7 +269,7 @@ absl::StatusOr<Expr> CountArrivals(const Graph& graph, const std::vector<Expr>& 
       RETURN_IF_ERROR(inverter.AtLeast(high, element + 1));
     }
   }
-  const std::optional<Expr> pinned = PinnedLayer(edge, layers);
+  const std::optional<Expr> pinned = PinnedLayer(edge);
   Expr count = inverter.indicator();
   for (int variable = 0; variable < kVariables; ++variable) {
     const bool is_layer = variable == kLayerVariable;
@@ -258,10 +288,7 @@ absl::StatusOr<Expr> CountArrivals(const Graph& graph, const std::vector<Expr>& 
             "constant); "
             "add such a dim to the event or give it counts with SetCounts");
       }
-      extent = extent.Substitute([&](const Expr& leaf) -> std::optional<Expr> {
-        if (leaf.kind() == ExprKind::kLayer) return *pinned;
-        return std::nullopt;
-      });
+      extent = AtLayer(graph, extent, *pinned, layers);
     }
     const auto& span = inverter.span(variable);
     const Expr low = span.low ? Max(*span.low, 0) : Expr(0);

@@ -43,11 +43,12 @@ GridCost CostOf(const Program& program, int grid_index) {
   }
   // An extent from the device, or a range of elements read from the device: one task may have much
   // to do and the next one nothing, unless its op says that tasks are alike.
-  cost.ragged = grid.device_extent && !(grid.op != nullptr && grid.op->even_tasks);
+  cost.ragged = grid.device_extent;
   for (const Edge& edge : grid.waits) {
     for (const IndexRange& range : edge.index)
       cost.ragged = cost.ragged || (!range.single && range.high.HasLoad());
   }
+  if (grid.op != nullptr && grid.op->even_tasks) cost.ragged = false;
   return cost;
 }
 
