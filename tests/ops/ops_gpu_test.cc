@@ -1,6 +1,8 @@
 // The decoder's ops on a GPU: the cases of the host backends, for the storage types that GPUs run.
 #include "runtime/cuda_executor.h"
 #include "tests/ops/attention_case.h"
+#include "tests/ops/exit_rows_case.h"
+#include "tests/ops/exits_case.h"
 #include "tests/ops/experts_case.h"
 #include "tests/ops/linear_case.h"
 #include "tests/ops/norms_case.h"
@@ -157,6 +159,20 @@ TEST_CASE("sampling on a GPU: exact supports and frequencies, greedy ties to the
   const std::vector<StepResult> together = SampleCase(kGpu, rows).Run();
   for (int r = 0; r < 12; ++r) {
     CHECK(SampleCase(kGpuThree, {rows[r]}).Run()[0].tokens[0] == together[r].tokens[0]);
+  }
+}
+
+TEST_CASE("the ops of early exit on a GPU do what they do on a host") {
+  if (!HaveGpu()) return;
+  for (const OpBackend& backend : {kGpu, kGpuThree}) {
+    for (const int tokens : {0, 1, 3, 9, 50}) {
+      CheckExitTest(backend, tokens, 172);
+      CheckExitSettle<BF16>(backend, tokens, 172, true);
+      CheckExitSettle<F16>(backend, tokens, 33, false);
+      CheckExitKeysAndValues<BF16>(backend, tokens, tokens % 2 == 0);
+      CheckExitBegin(backend, tokens, 172);
+      for (uint64_t seed = 0; seed < 4; ++seed) CheckExitRows(backend, tokens, seed);
+    }
   }
 }
 
