@@ -1,9 +1,5 @@
 #include "models/decoder.h"
 
-#include <bit>
-#include <random>
-
-#include "absl/strings/str_cat.h"
 #include "core/status.h"
 #include "models/decoder_parts.h"
 #include "ops/embedding.h"
@@ -45,6 +41,10 @@ class Builder {
         token_tiles_(CeilDiv(tokens_, tile_)),
         dim_tokens_(g_.Dim(tokens_)),
         t_(AddDecoderTensors(decoder, rows_, tokens_)),
+        stay_(d_.HasExits()
+                  ? g_.Load(t_.exits.counts, {Layer(), int{kExitStay}})
+                  : tokens_),
+        stay_tiles_(CeilDiv(stay_, tile_)),
         outputs_(Min(g_.Load(t_.counts, {int{kCountOutputs}}), Expr(d_.limits.max_outputs))) {}
 
   void Build() {
@@ -54,6 +54,7 @@ class Builder {
     g_.BeginSection("layers", c_.layers);
     AttentionBlock();
     MlpBlock();
+    if (d_.HasExits()) AddExitPoint(Exits());
     g_.BeginSection("end", 1);
     End();
     d_.weights = DecoderJobs(d_, t_);
@@ -68,6 +69,12 @@ class Builder {
     if (!c_.IsMoe()) act_done_ = g_.AddEvents("act_done", {c_.layers, token_tiles_});
     xf_ready_ = g_.AddEvents("xf_ready", {CeilDiv(d_.limits.max_outputs, tile_)});
     logits_done_ = g_.AddEvents("logits_done", {1});
+    if (!d_.HasExits()) return;
+    embedded_ = g_.AddEvents("embedded", {token_tiles_});
+    mlp_done_ = g_.AddEvents("mlp_done", {c_.layers, token_tiles_});
+  }
+  ExitsPlace Exits() {
+    return {&g_, &d_, &t_, tokens_, variant_, embedded_, x_ready_, mlp_done_, attn_done_};
   }
 
   // What a task touches, for Verify.
@@ -121,6 +128,13 @@ class Builder {
     return CeilDiv(packed_rows, RowsOf(params));
   }
 
+  // A layer's linear has the tokens that are left.
+  void TakeStay(std::vector<Operand>* operands, LinearParams* params) const {
+    if (!d_.HasExits()) return;
+    (*operands)[LinearOperand::kCount] = Operand(t_.exits.counts, Layer());
+    params->count_index = kExitStay;
+  }
+
   void Begin() {
     const Plan::Params plan = {c_.head_dim,     c_.kv_heads,          shape_.group,
                                Window(),        t_.split.items,       t_.split.partials,
@@ -133,15 +147,21 @@ class Builder {
         dim_tokens_, c_.hidden, c_.vocab, c_.tie_embeddings ? TileRows(shape_.vocab_rows) : 0};
     const Expr first = At(0) * Embedding::kTokens;
     const IndexRange tokens(first, Min(first + Embedding::kTokens, tokens_));
-    g_.Call<Embedding>(
+    GridHandle embed = g_.Call<Embedding>(
           "embedding",
           {Operand(t_.table, 0), Operand(t_.norm_a, 0), t_.row_start, t_.token_row,
            Operand(t_.x).Region({tokens, TileColumns(Embedding::kColumns, c_.hidden)}),
            Operand(t_.xa).Region({At(0), TileColumns(Embedding::kColumns * 8, ActivationGroup(c_.hidden))}),
            Operand(t_.ssq_a).Region({tokens, TileColumns(Embedding::kColumns / 16, CeilDiv(c_.hidden, 16))})},
-          embedding, {CeilDiv(tokens_, Embedding::kTokens), CeilDiv(c_.hidden, Embedding::kColumns)}, variant_)
-        .Wait(t_.plan_done, {0})
-        .Notify(x_ready_, {0, At(0) / (tile_ / Embedding::kTokens)});
+          embedding, {CeilDiv(tokens_, Embedding::kTokens), CeilDiv(c_.hidden, Embedding::kColumns)}, variant_);
+    embed.Wait(t_.plan_done, {0});
+    const Expr tile = At(0) / (tile_ / Embedding::kTokens);
+    if (d_.HasExits()) {
+      embed.Notify(embedded_, {tile});
+      AddExitBegin(Exits());
+    } else {
+      embed.Notify(x_ready_, {0, tile});
+    }
   }
 
   void AttentionBlock() {
@@ -157,9 +177,15 @@ class Builder {
     params.output_stride = shape_.qkv_rows;
     params.norm_size = c_.hidden;
     WithBias(t_.qkv_w, &qkv, &params);
-    g_.Call<Linear>("qkv", qkv, params, {token_tiles_, c_.kv_heads * tasks_per_head}, variant_)
-        .Wait(x_ready_, {Layer(), At(0)})
-        .Notify(qkv_done_, {Layer(), At(1) / tasks_per_head});
+    TakeStay(&qkv, &params);
+    GridHandle first = g_.Call<Linear>("qkv", qkv, params,
+                                       {stay_tiles_, c_.kv_heads * tasks_per_head}, variant_);
+    first.Wait(x_ready_, {Layer(), At(0)}).Notify(qkv_done_, {Layer(), At(1) / tasks_per_head});
+    if (d_.HasExits()) {
+      // Only where there is something to wait for: mostly, a layer follows the one before at once.
+      const Expr settles = g_.Load(t_.exits.counts, {Layer(), int{kExitSettles}});
+      first.Wait(t_.exits.settled, {Layer(), IndexRange(0, settles)});
+    }
 
     if (c_.wide_qk_norm) NormAllHeads();
 
@@ -177,15 +203,21 @@ class Builder {
     const IndexRange head(column, column + shape_.qkv_stride);
     g_.Call<PagedAttention>(
           "attention",
-          {t_.items, t_.row_start, Operand(t_.qkv).Region({IndexRange(0, tokens_), head}),
+          {t_.items, d_.HasExits() ? t_.exits.row_place : t_.row_start,
+           Operand(t_.qkv).Region({IndexRange(0, tokens_), head}),
            Operand(t_.cache, Layer()), Operand(t_.q_norm, Layer()), Operand(t_.k_norm, Layer()),
            Operand(t_.rope, 0), t_.partials, t_.merge, t_.attn},
           attention,
-          {g_.Load(t_.counts, {int{kCountItems}}), c_.kv_heads,
-           AttentionSplits(c_.head_dim, shape_.group, element_bytes_)},
+          {Items(), c_.kv_heads, AttentionSplits(c_.head_dim, shape_.group, element_bytes_)},
           variant_)
         .Wait(c_.wide_qk_norm ? normed_ : qkv_done_, {Layer(), At(1)})
         .Notify(attn_done_, {Layer(), At(1)});
+    if (d_.HasExits()) AddExitKeysAndValues(Exits());
+  }
+
+  Expr Items() const {
+    if (!d_.HasExits()) return g_.Load(t_.counts, {int{kCountItems}});
+    return g_.Load(t_.exits.counts, {Layer(), int{kExitItems}});
   }
 
   // A hop of its own, since it needs all heads of a token.
@@ -209,7 +241,8 @@ class Builder {
         ParamsOf(LinearParams::kResidual, c_.hidden, shape_.hidden_rows, c_.QueryWidth());
     AddResidual(params, Operand(t_.norm_m, Layer()), t_.xm, t_.ssq_m, &o);
     WithBias(t_.o_w, &o, &params);
-    g_.Call<Linear>("o", o, params, {token_tiles_, Tasks(params, shape_.hidden_rows)}, variant_)
+    TakeStay(&o, &params);
+    g_.Call<Linear>("o", o, params, {stay_tiles_, Tasks(params, shape_.hidden_rows)}, variant_)
         .Wait(attn_done_, {Layer(), IndexRange(0, c_.kv_heads)})
         .Notify(o_done_, {Layer(), At(0)});
     if (c_.IsMoe()) return AddExperts({&g_, &d_, &t_, tokens_, variant_, x_ready_, o_done_});
@@ -222,7 +255,8 @@ class Builder {
     params.output_stride = c_.intermediate;
     params.norm_size = c_.hidden;
     WithBias(t_.gate_up_w, &gate_up, &params);
-    g_.Call<Linear>("gate_up", gate_up, params, {token_tiles_, Tasks(params, shape_.mlp_rows)},
+    TakeStay(&gate_up, &params);
+    g_.Call<Linear>("gate_up", gate_up, params, {stay_tiles_, Tasks(params, shape_.mlp_rows)},
                     variant_)
         .Wait(o_done_, {Layer(), At(0)})
         .Notify(act_done_, {Layer(), At(0)});
@@ -231,21 +265,30 @@ class Builder {
     params = ParamsOf(LinearParams::kResidual, c_.hidden, shape_.hidden_rows, c_.intermediate);
     AddResidual(params, Operand(t_.norm_a, Layer() + 1), t_.xa, t_.ssq_a, &down);
     WithBias(t_.down_w, &down, &params);
-    g_.Call<Linear>("down", down, params, {token_tiles_, Tasks(params, shape_.hidden_rows)},
-                    variant_)
-        .Wait(act_done_, {Layer(), At(0)})
-        .Notify(x_ready_, {Layer() + 1, At(0)});
+    TakeStay(&down, &params);
+    GridHandle last = g_.Call<Linear>("down", down, params,
+                                      {stay_tiles_, Tasks(params, shape_.hidden_rows)}, variant_);
+    last.Wait(act_done_, {Layer(), At(0)}).Notify(x_ready_, {Layer() + 1, At(0)});
+    if (d_.HasExits()) last.Notify(mlp_done_, {Layer(), At(0)});
   }
 
   void End() {
-    g_.Call<FinalNorm>(
+    const bool exits = d_.HasExits();
+    GridHandle norm = g_.Call<FinalNorm>(
           "final_norm",
-          {t_.x, t_.ssq_a, Operand(t_.norm_a, c_.layers), t_.output_token, t_.counts,
+          {t_.x, t_.ssq_a, Operand(t_.norm_a, c_.layers),
+           exits ? t_.exits.output_place : t_.output_token, t_.counts,
            Operand(t_.xf).Region({At(0), TileColumns(FinalNorm::kColumns * 8, ActivationGroup(c_.hidden))})},
           FinalNorm::Params{c_.hidden, c_.rms_eps},
-          {CeilDiv(outputs_, FinalNorm::kTokens), CeilDiv(c_.hidden, FinalNorm::kColumns)}, variant_)
-        .Wait(x_ready_, {c_.layers, IndexRange(0, token_tiles_)})
-        .Notify(xf_ready_, {At(0) / (tile_ / FinalNorm::kTokens)});
+          {CeilDiv(outputs_, FinalNorm::kTokens), CeilDiv(c_.hidden, FinalNorm::kColumns)}, variant_);
+    norm.Notify(xf_ready_, {At(0) / (tile_ / FinalNorm::kTokens)});
+    if (exits) {
+      const Expr tiles = CeilDiv(g_.Load(t_.exits.counts, {c_.layers, int{kExitStay}}), tile_);
+      norm.Wait(x_ready_, {c_.layers, IndexRange(0, tiles)})
+          .Wait(t_.exits.settled, {IndexRange(t_.exits.points.last, c_.layers + 1), 0});
+    } else {
+      norm.Wait(x_ready_, {c_.layers, IndexRange(0, token_tiles_)});
+    }
 
     const Expr first = At(0) * (tile_ / 8);
     const IndexRange groups(first, Min(first + tile_ / 8, CeilDiv(outputs_, 8)));
@@ -302,56 +345,13 @@ class Builder {
   const Expr rows_, tokens_, token_tiles_;
   const DimRef dim_tokens_;
   const DecoderTensors t_;
+  const Expr stay_, stay_tiles_;  // tokens that a layer computes
   const Expr outputs_;
+  EventId embedded_, mlp_done_;  // of early exit only
   EventId x_ready_, qkv_done_, normed_, attn_done_, o_done_, act_done_, xf_ready_, logits_done_;
 };
 
-absl::Status CheckSupported(const ModelConfig& c, const DecoderLimits& limits) {
-  if (c.IsMoe() && c.mlp_bias) {
-    return absl::UnimplementedError("mlp_bias is set: experts are computed without biases");
-  }
-  if (c.head_dim % 8 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("head_dim is ", c.head_dim, "; attention needs a multiple of 8"));
-  }
-  if (c.vocab > 1 << 21) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("vocab_size is ", c.vocab, "; sampling handles at most 2097152"));
-  }
-  for (int layer = 1; layer < c.layers; ++layer) {
-    if (c.Window(layer) == c.Window(0)) continue;
-    if (c.sliding_window >= limits.max_model_len) break;
-    return absl::UnimplementedError(
-        absl::StrCat("layer ", layer,
-                     " has another sliding window than layer 0; choose a maximum model length of "
-                     "at most ",
-                     c.sliding_window, ", where windows make no difference"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-absl::Status CheckDecoderLimits(const ModelConfig& c, const DecoderLimits& l) {
-  const auto check = [](const char* name, int64_t value, int64_t low, int64_t high) {
-    if (value >= low && value <= high) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is ", value, "; it must be from ", low, " to ", high));
-  };
-  RETURN_IF_ERROR(
-      check("the number of sequences in a step (max-num-seqs)", l.max_rows, 1, Plan::kMaxRows));
-  RETURN_IF_ERROR(
-      check("the number of tokens in a step (max-num-batched-tokens)", l.max_tokens, 1, 1 << 20));
-  RETURN_IF_ERROR(check("the number of outputs of a step", l.max_outputs, l.max_rows, 1 << 20));
-  RETURN_IF_ERROR(
-      check("the longest sequence (max-model-len)", l.max_model_len, 1, c.max_positions));
-  RETURN_IF_ERROR(check("the block size (block-size)", l.block_size, 1, 1024));
-  if (!std::has_single_bit(static_cast<unsigned>(l.block_size))) {
-    return absl::InvalidArgumentError(absl::StrCat("the block size (block-size) is ", l.block_size,
-                                                   "; it must be a power of two"));
-  }
-  return check("the number of KV blocks (num-blocks)", l.num_blocks, 1, INT32_MAX);
-}
 
 absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
                                      const DecoderLimits& limits) {
@@ -366,31 +366,6 @@ absl::StatusOr<Decoder> BuildDecoder(const ModelConfig& config, DType storage,
   Builder(&decoder).Build();
   if (!decoder.graph.mistakes().empty()) return decoder.graph.mistakes().front();
   return decoder;
-}
-
-VerifyOptions DecoderVerifyOptions(const Decoder& decoder) {
-  VerifyOptions options;
-  const int counts = decoder.counts.index;
-  const int most_items = SplitOf(decoder).items;
-  const int64_t most_outputs = decoder.limits.max_outputs;
-  // Symbols are rows, tokens. Any count of items from one per row that has tokens up to the table's
-  // size, and any count of outputs, may come out of a step.
-  options.sample_published = [=, &decoder](const SymbolValues& symbols, uint64_t seed) -> PublishedValues {
-    std::mt19937_64 random(seed);
-    const int64_t tokens = symbols[1];
-    const int64_t items =
-        tokens == 0 ? 0 : 1 + static_cast<int64_t>(random() % Min<int64_t>(most_items, 6));
-    const int64_t most = Min(tokens, most_outputs);
-    const int64_t outputs = seed % 3 == 0 ? 0 : static_cast<int64_t>(random() % (most + 1));
-    const PublishedValues experts = SampleExperts(decoder, tokens, seed);
-    return [=](int tensor, int64_t element) -> int64_t {
-      if (tensor != counts) return experts(tensor, element);
-      if (element == kCountItems) return items;
-      if (element == kCountOutputs) return outputs;
-      return element == kCountTokens ? tokens : 0;
-    };
-  };
-  return options;
 }
 
 }  // namespace eventide

@@ -5,7 +5,8 @@
 //   plan -> embedding -> [qkv -> attention -> o -> gate_up -> down] x layers -> final_norm -> head
 //   -> sample
 //
-// With experts a layer ends: o -> router -> route -> gate_up -> down -> combine.
+// With experts a layer ends: o -> router -> route -> gate_up -> down -> combine. With early exit
+// (models/decoder_exits.cc) layers compute the tokens that are left.
 //
 // Token tiles are independent except through attention, which every tile joins.
 #pragma once
@@ -34,6 +35,10 @@ struct DecoderLimits {
   // Experts: > 0 takes those of `drawn_routes`, lines in turn over tokens and steps, instead of the router's
   // choice (benches of imbalance).
   int route_draws = 0;
+  // Early exit: > 0 lets tokens leave behind so many layers, and then behind every `exit_every` more, where
+  // the tensor `exit_thresholds` lets them (ops/exit_test.h).
+  int exit_first = 0;
+  int exit_every = 1;
 };
 
 struct Decoder {
@@ -54,7 +59,12 @@ struct Decoder {
   TensorId tile_count;  // i32[layers]
   TensorId pairs;       // RoutedPair[layers][max_tokens][experts_per_token]
   TensorId drawn;       // i32[layers][route_draws][experts_per_token]
+  // Of early exit (ops/exit_tables.h).
+  TensorId exit_thresholds;  // float[layers]: the least cosine to leave behind a layer; above 1: nobody
+  TensorId exit_counts;      // i32[layers + 1][kExitCounts]
   int logits_stride = 0;
+
+  bool HasExits() const { return limits.exit_first > 0; }
 };
 
 // Refuses limits that no decoder of this model can have, naming the limit. BuildDecoder asks it
@@ -70,6 +80,9 @@ VerifyOptions DecoderVerifyOptions(const Decoder& decoder);
 
 // cos and sin of every position, as the tensor `rope` holds them.
 std::vector<float> RopeTensor(const Decoder& decoder, int threads = 1);
+
+// Of early exit: how many tokens each layer computed, from what a step left in `exit_counts`.
+std::vector<int> TokensOfLayers(const Decoder& decoder, const std::vector<int32_t>& exit_counts);
 
 // Bytes of one KV block over all layers.
 int64_t KvBlockBytes(const ModelConfig& config, DType storage, int block_size);

@@ -7,6 +7,7 @@
 
 #include "device/layout.h"
 #include "models/decoder.h"
+#include "ops/exit_tables.h"
 
 namespace eventide {
 
@@ -15,6 +16,7 @@ struct DecoderShape {
       : group(c.heads / c.kv_heads),
         qkv_stride(RoundUp((group + 2) * c.head_dim, kTileRows)),
         qkv_rows(c.kv_heads * qkv_stride),
+        kv_stride(RoundUp(2 * c.head_dim, kTileRows)),
         hidden_rows(RoundUp(c.hidden, kTileRows)),
         dense_width(c.IsMoe() ? c.shared_intermediate : c.intermediate),
         mlp_rows(RoundUp(2 * dense_width, kTileRows)),
@@ -24,7 +26,9 @@ struct DecoderShape {
 
   int group;       // query heads of a KV head
   int qkv_stride;  // packed rows of one KV head: its query heads, key, value, zeros
-  int qkv_rows, hidden_rows;  // packed rows of the linears
+  int qkv_rows;
+  int kv_stride;    // packed rows of one KV head's key and value, for tokens that left
+  int hidden_rows;  // packed rows of the linears
   int dense_width;            // of the MLP that every token passes: all of it, or the shared expert
   int mlp_rows;
   int router_rows;  // outputs: experts, then the shared expert's gate
@@ -53,8 +57,19 @@ struct ExpertTensors {
   LinearTensors router_w, gate_up_w, down_w;
 };
 
+// Early exit: who is left of a step, and what those who left owe (ops/exit_tables.h).
+struct ExitTensors {
+  ExitPoints points = {};
+  EventId decided_at;  // [layers + 1]: of the point in front of a layer; publishes counts
+  EventId settled;     // [layers + 1][1]: states are in place
+  TensorId counts, thresholds, decided, state, state_sums, row_place, output_place, target;
+  TensorId left, left_sums, input, projected;
+  LinearTensors kv_w;  // keys and values alone
+};
+
 struct DecoderTensors {
   ExpertTensors experts;
+  ExitTensors exits;
   SplitLimits split;
   EventId plan_done;  // publishes counts
   TensorId counts, row_start, token_row, row_output, output_token, items;
@@ -79,6 +94,30 @@ void AddExperts(const ExpertsPlace& place);
 
 // Values of `tiles` and `tile_count` as `route` might write them in a step of so many tokens.
 PublishedValues SampleExperts(const Decoder& decoder, int64_t tokens, uint64_t seed);
+
+// What early exit stands between.
+struct ExitsPlace {
+  Graph* graph;
+  const Decoder* decoder;
+  const DecoderTensors* tensors;
+  Expr tokens;
+  int variant;
+  // [token tiles], [layers + 1][token tiles], [layers][token tiles], [layers][KV heads]
+  EventId embedded, x_ready, mlp_done, attn_done;
+};
+void AddExitBegin(const ExitsPlace& place);          // in front of the layers
+void AddExitKeysAndValues(const ExitsPlace& place);  // of those who left, behind attention
+void AddExitPoint(const ExitsPlace& place);          // behind a layer
+
+// Where the decoder's tokens may leave.
+ExitPoints ExitPointsOf(const Decoder& decoder);
+// The layer behind the last point in front of `layer`, or 0: whose line of the counts holds for it.
+Expr ExitStart(const ExitPoints& points, const Expr& layer);
+// Values of `exit_counts` as points might write them.
+PublishedValues SampleExits(const Decoder& decoder, int64_t tokens, uint64_t seed);
+
+// Refuses what Eventide's ops do not compute, naming the field.
+absl::Status CheckSupported(const ModelConfig& config, const DecoderLimits& limits);
 
 // Jobs for all weights of a decoder.
 std::vector<PackJob> DecoderJobs(const Decoder& decoder, const DecoderTensors& t);

@@ -28,6 +28,7 @@ class Tensors {
     AddActivations();
     AddWeights();
     if (c_.IsMoe()) AddExpertTensors();
+    if (d_.HasExits()) AddExitTensors();
     return t_;
   }
 
@@ -60,10 +61,12 @@ class Tensors {
   void AddActivations() {
     const int blocks = CeilDiv(c_.hidden, 16);
     const int outputs = d_.limits.max_outputs;
-    t_.x = Scratch("x", DType::kF32, {tokens_, c_.hidden});
+    // Behind the step's tokens, the states of those who left.
+    const Expr states = d_.HasExits() ? tokens_ * 2 : tokens_;
+    t_.x = Scratch("x", DType::kF32, {states, c_.hidden});
     t_.xa = Activations("xa", tokens_, c_.hidden);
     t_.xm = Activations("xm", tokens_, c_.hidden);
-    t_.ssq_a = Scratch("ssq_a", DType::kF32, {tokens_, blocks});
+    t_.ssq_a = Scratch("ssq_a", DType::kF32, {states, blocks});
     t_.ssq_m = Scratch("ssq_m", DType::kF32, {tokens_, blocks});
     t_.qkv = Scratch("qkv", DType::kF32, {tokens_, shape_.qkv_rows});
     t_.attn = Activations("attn", tokens_, c_.QueryWidth());
@@ -174,6 +177,34 @@ class Tensors {
                          false, kTileRows);
   }
 
+  void AddExitTensors() {
+    ExitTensors& e = t_.exits;
+    const int layers = c_.layers, blocks = CeilDiv(c_.hidden, 16);
+    const int rows = c_.kv_heads * shape_.kv_stride;
+    e.points = ExitPointsOf(d_);
+    e.decided_at = g_.AddEvents("exit_decided", {layers + 1});
+    e.settled = g_.AddEvents("exit_settled", {layers + 1, 1});
+    const int most = Max(t_.split.items, d_.limits.max_tokens);
+    d_.exit_counts = e.counts =
+        g_.AddPublished("exit_counts", {layers + 1, int{kExitCounts}}, 0, most, e.decided_at,
+                        {ExitStart(e.points, At(0))});
+    d_.exit_thresholds = e.thresholds =
+        g_.AddTensor("exit_thresholds", DType::kF32, {layers}, TensorRole::kInput);
+    e.decided = Scratch("exit_flags", DType::kI32, {tokens_});
+    e.state = Scratch("exit_state", DType::kF32, {tokens_, c_.hidden});
+    e.state_sums = Scratch("exit_state_sums", DType::kF32, {tokens_, blocks});
+    e.row_place = Scratch("row_place", DType::kI32, {rows_});
+    e.output_place = Scratch("output_place", DType::kI32, {d_.limits.max_outputs});
+    e.target = Scratch("exit_target", DType::kI32, {tokens_});
+    e.left = Scratch("exit_places", DType::kI32, {tokens_, int{sizeof(ExitPlace) / 4}});
+    e.left_sums = Scratch("exit_left_sums", DType::kF32, {tokens_, blocks});
+    // Of each layer, so that none waits for another.
+    e.input = Scratch("exit_inputs", d_.storage,
+                      {layers, CeilDiv(tokens_, 8), static_cast<int64_t>(ActivationGroup(c_.hidden))});
+    e.projected = Scratch("exit_projected", DType::kF32, {layers, tokens_, rows});
+    e.kv_w = AddLinear("exit_kv", layers, rows, c_.hidden, c_.attention_bias);
+  }
+
   Decoder& d_;
   Graph& g_;
   const ModelConfig& c_;
@@ -193,6 +224,11 @@ SplitLimits SplitOf(const Decoder& d) {
   // Room for splits beside the least; a split tile is one of `groups`.
   return {least + 4096, 1024,
           static_cast<int>(Min<int64_t>(d.limits.partial_bytes / slot, 1 << 20))};
+}
+
+ExitPoints ExitPointsOf(const Decoder& d) {
+  const int first = d.limits.exit_first, every = d.limits.exit_every;
+  return {first, every, first + (d.config.layers - 1 - first) / every * every};
 }
 
 DecoderTensors AddDecoderTensors(Decoder* decoder, const Expr& rows, const Expr& tokens) {

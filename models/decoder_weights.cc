@@ -47,6 +47,22 @@ void AddQkvJobs(const ModelConfig& c, DType storage, int layer, LinearTensors to
                 shape.qkv_rows, c.hidden, storage, layer, to, jobs);
 }
 
+// The same rows of keys and values by themselves, for tokens that left.
+void AddKeyValueJobs(const ModelConfig& c, DType storage, int layer, LinearTensors to,
+                     std::vector<PackJob>* jobs) {
+  const DecoderShape shape(c);
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".self_attn.");
+  std::vector<RowSpan> spans;
+  for (int head = 0; head < c.kv_heads; ++head) {
+    for (int source = 0; source < 2; ++source) {
+      spans.push_back({int64_t{head} * shape.kv_stride + source * c.head_dim, source,
+                       int64_t{head} * c.head_dim, c.head_dim});
+    }
+  }
+  AddLinearJobs({prefix + "k_proj", prefix + "v_proj"}, std::move(spans),
+                c.kv_heads * shape.kv_stride, c.hidden, storage, layer, to, jobs);
+}
+
 // Rows of a gate and its factor alternate by 8. `instance`: of the layer, or of an expert of it.
 void AddGateUpJobs(std::vector<std::string> names, int width, int packed_rows, int hidden,
                    DType storage, int instance, LinearTensors to, std::vector<PackJob>* jobs) {
@@ -142,6 +158,7 @@ std::vector<PackJob> DecoderJobs(const Decoder& decoder, const DecoderTensors& t
       vector("self_attn.k_norm.weight", wide ? c.KeyValueWidth() : c.head_dim, t.k_norm);
     }
     AddQkvJobs(c, type, layer, t.qkv_w, jobs);
+    if (decoder.HasExits()) AddKeyValueJobs(c, type, layer, t.exits.kv_w, jobs);
     AddPlainJobs(p + "self_attn.o_proj", c.hidden, c.QueryWidth(), type, layer, t.o_w, jobs);
     if (c.IsMoe()) {
       AddExpertJobs(c, type, layer, t, jobs);

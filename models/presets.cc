@@ -96,6 +96,13 @@ ModelConfig TestLlama() {
           .eos = {2}};
 }
 
+// Deeper, so that there is something to save; tokens leave where flags let them (ops/exit_tables.h).
+ModelConfig TestEarlyExit() {
+  ModelConfig config = TestLlama();
+  config.layers = 8;
+  return config;
+}
+
 // Shapes that no tile divides, a group of 7 queries a KV head, and a head size unlike hidden /
 // heads.
 ModelConfig TestQwen3() {
@@ -211,7 +218,7 @@ constexpr Preset kPresets[] = {
     {"qwen3-30b-a3b", Qwen3_30B_A3B}, {"test-llama", TestLlama},
     {"test-qwen3", TestQwen3},        {"test-moe", TestMoe},
     {"test-mixtral", TestMixtral},    {"test-qwen2-moe", TestQwen2Moe},
-    {"test-olmoe", TestOlmoe},
+    {"test-olmoe", TestOlmoe},        {"test-early-exit", TestEarlyExit},
 };
 
 }  // namespace

@@ -18,9 +18,21 @@
 
 namespace eventide {
 
+// Early exit (ops/exit_tables.h): after `first` layers, and then after every `every` more but the last, a
+// token whose state has at least the cosine `threshold` with its state at the place before ends there.
+struct ReferenceExits {
+  int first = 0, every = 1;  // first 0: nowhere
+  double threshold = 2;
+};
+
 template <class Real>
 class Reference {
  public:
+  void SetExits(const ReferenceExits& exits) { exits_ = exits; }
+  // Layers of the last token, and of all its tests the least distance of a cosine from the threshold.
+  int layers_of_last() const { return layers_of_last_; }
+  double margin_of_last() const { return margin_of_last_; }
+
   // Weights are rounded to `stored` first: the model that is run is then exactly the one under
   // test.
   static absl::StatusOr<Reference> Load(const WeightSource& source, DType stored) {
@@ -75,11 +87,27 @@ class Reference {
     const size_t hidden = config_.hidden;
     std::vector<Real> x(embedding_.begin() + token * hidden,
                         embedding_.begin() + (token + 1) * hidden);
+    std::vector<Real> before = x;
+    layers_of_last_ = config_.layers;
+    margin_of_last_ = INFINITY;
     for (int l = 0; l < config_.layers; ++l) {
       const Layer& layer = layers_[l];
+      if (l >= layers_of_last_) {
+        Remember(l, RmsNorm(x, layer.input_norm));
+        continue;
+      }
       Accumulate(x, Attend(l, RmsNorm(x, layer.input_norm)));
       const std::vector<Real> h = RmsNorm(x, layer.post_norm);
       Accumulate(x, config_.IsMoe() ? Mix(layer, h) : Apply(layer.mlp, h));
+      const int done = l + 1;
+      if (exits_.first == 0 || done < exits_.first || done == config_.layers ||
+          (done - exits_.first) % exits_.every != 0) {
+        continue;
+      }
+      const double cosine = Dot(x, before) / std::sqrt(Dot(x, x) * Dot(before, before));
+      margin_of_last_ = std::min(margin_of_last_, std::fabs(cosine - exits_.threshold));
+      if (cosine >= exits_.threshold) layers_of_last_ = done;
+      before = x;
     }
     ++position_;
     return Multiply({head_, {}}, RmsNorm(x, final_norm_));
@@ -252,15 +280,26 @@ class Reference {
     }
   }
 
-  std::vector<Real> Attend(int l, const std::vector<Real>& h) {
+  static double Dot(const std::vector<Real>& a, const std::vector<Real>& b) {
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  }
+
+  // Appends the token's key and value to a layer's.
+  void Remember(int l, const std::vector<Real>& h) {
     const Layer& layer = layers_[l];
-    const int d = config_.head_dim, kv = config_.kv_heads, group = config_.heads / kv;
-    std::vector<Real> q = Multiply(layer.q, h), k = Multiply(layer.k, h);
+    std::vector<Real> k = Multiply(layer.k, h);
     const std::vector<Real> v = Multiply(layer.v, h);
-    PrepareHeads(q, layer.q_norm);
     PrepareHeads(k, layer.k_norm);
     keys_[l].insert(keys_[l].end(), k.begin(), k.end());
     values_[l].insert(values_[l].end(), v.begin(), v.end());
+  }
+
+  std::vector<Real> Attend(int l, const std::vector<Real>& h) {
+    const Layer& layer = layers_[l];
+    const int d = config_.head_dim, kv = config_.kv_heads, group = config_.heads / kv;
+    std::vector<Real> q = Multiply(layer.q, h);
+    PrepareHeads(q, layer.q_norm);
+    Remember(l, h);
     const int window = config_.Window(l);
     const int first = window > 0 ? std::max(0, position_ - window + 1) : 0;
     std::vector<Real> out(q.size(), 0), p(position_ + 1);
@@ -285,6 +324,9 @@ class Reference {
   ModelConfig config_;
   std::vector<Real> embedding_, final_norm_, head_;
   std::vector<Layer> layers_;
+  ReferenceExits exits_;
+  int layers_of_last_ = 0;
+  double margin_of_last_ = 0;
   int position_ = 0;
   std::vector<std::vector<Real>> keys_, values_;  // [layer]: [position][kv_head][head_dim]
 };
