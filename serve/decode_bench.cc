@@ -158,7 +158,10 @@ absl::StatusOr<std::unique_ptr<DecodeBench>> DecodeBench::Create(
   runner.pack_progress = options.pack_progress;
   runner.draft_model = options.draft_model;
   runner.draft_storage = options.draft_storage;
+  runner.exit_threshold = options.exit_threshold;
   DecoderLimits& limits = runner.limits;
+  limits.exit_first = options.exit_first;
+  limits.exit_every = options.exit_every;
   limits.block_size = options.block_size;
   limits.max_rows = 0;
   limits.max_model_len = 0;

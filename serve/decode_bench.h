@@ -31,6 +31,8 @@ struct DecodeBenchOptions {
   int block_size = 16;
   uint64_t seed = 0;
   int route_draws = 0;  // DecoderLimits: lines of routes that SetRoutes gives
+  int exit_first = 0, exit_every = 1;  // DecoderLimits
+  float exit_threshold = 2.0f;         // RunnerOptions
   int pack_threads = 2;
   std::function<void(int64_t done, int64_t total)> pack_progress;
 };

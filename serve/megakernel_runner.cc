@@ -25,8 +25,13 @@ absl::StatusOr<std::unique_ptr<MegakernelRunner>> MegakernelRunner::Create(
   std::unique_ptr<MegakernelRunner> runner(new MegakernelRunner(std::move(loaded)));
   RETURN_IF_ERROR(
       InPhase(options.backend.phases, "kv_alloc", [&] { return runner->Allocate(); }));
+  if (runner->decoder_.HasExits()) {
+    RETURN_IF_ERROR(runner->SetExitThresholds(std::vector<float>(
+        static_cast<size_t>(source.config().layers), options.exit_threshold)));
+  }
   if (drafts == nullptr) return runner;
   load.storage = options.draft_storage;
+  limits.exit_first = 0;
   ASSIGN_OR_RETURN(runner->draft_model_,
                    DraftModel::Create(*drafts, load,
                                       {.backend = &runner->backend_,
@@ -314,6 +319,28 @@ absl::StatusOr<std::vector<float>> MegakernelRunner::Logits(int first, int count
   }
   logits.resize(count * vocab);
   return logits;
+}
+
+absl::Status MegakernelRunner::SetExitThresholds(std::span<const float> thresholds) {
+  if (!decoder_.HasExits() ||
+      thresholds.size() != static_cast<size_t>(decoder_.config.layers)) {
+    return absl::InvalidArgumentError(absl::StrCat(thresholds.size(),
+                                                   " thresholds; a model with early exit takes one "
+                                                   "for each of its layers"));
+  }
+  return executor().Write(executor().TensorBuffer(decoder_.exit_thresholds), 0, thresholds.data(),
+                          static_cast<int64_t>(thresholds.size_bytes()));
+}
+
+absl::StatusOr<std::vector<int>> MegakernelRunner::TokensOfLayers() {
+  if (!decoder_.HasExits() || !flights_.empty()) {
+    return absl::FailedPreconditionError(
+        "a layer's tokens are read of models with early exit, while no step is in flight");
+  }
+  const Buffer buffer = executor().TensorBuffer(decoder_.exit_counts);
+  std::vector<i32> counts(static_cast<size_t>(buffer.bytes) / sizeof(i32));
+  RETURN_IF_ERROR(executor().Read(buffer, 0, counts.data(), buffer.bytes));
+  return eventide::TokensOfLayers(decoder_, counts);
 }
 
 }  // namespace eventide

@@ -1,4 +1,4 @@
-// Runs the serving core's steps as launches of a dense decoder's program: owns the executor, the
+// Runs the serving core's steps as launches of a decoder's program: owns the executor, the
 // slots' states and histories, block tables, and what two steps in flight need twice.
 #pragma once
 
@@ -18,6 +18,9 @@ struct RunnerOptions : LoadOptions {
   // Create only.
   const WeightSource* draft_model = nullptr;
   DType draft_storage = DType::kF32;
+  // Of early exit, where limits.exit_first > 0: the least cosine with which tokens leave (ops/exit_test.h).
+  // A draft model's never leave.
+  float exit_threshold = 2.0f;
 };
 
 class MegakernelRunner : public StepRunner {
@@ -44,6 +47,11 @@ class MegakernelRunner : public StepRunner {
   // rows in order, one output for a kRowSample row, one per token for a kRowAllLogits row.
   // [count][vocab_size].
   absl::StatusOr<std::vector<float>> Logits(int first, int count);
+
+  // Early exit from the next submitted step on: one threshold for each layer.
+  absl::Status SetExitThresholds(std::span<const float> thresholds);
+  // Of the step that was waited for last: how many of its tokens each layer computed.
+  absl::StatusOr<std::vector<int>> TokensOfLayers();
 
   const Decoder& decoder() const { return decoder_; }
   Executor& executor() { return *backend_.executor; }

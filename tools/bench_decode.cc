@@ -1,6 +1,7 @@
 // eventide bench decode: what a decode step takes, for batches and contexts, against the time that
 // reading its bytes would take at the speed of a plain read measured in the same run.
 #include <algorithm>
+#include <numeric>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,7 @@ struct MeasuredRow {
   DecodeShape shape;
   DecodeTimes times;
   DraftStats drafts;
+  double layers = 0;  // of early exit: that a token of the last step passed, on average
 };
 
 // KV memory that one shape may take: what the model, packing and activations leave.
@@ -66,6 +68,9 @@ nlohmann::ordered_json RowJson(const DecodeFlags& flags, const ReadCeiling& ceil
           {"wall_ms", row.times.wall_ms},
           {"submit_us", row.times.submit_us}};
   if (DraftTokens(flags.engine) > 0) json["speculation"] = ToJson(row.drafts);
+  if (flags.engine.exit_threshold > 0) {
+    json["early_exit"] = {{"threshold", flags.engine.exit_threshold}, {"layers_per_token", row.layers}};
+  }
   return json;
 }
 
@@ -84,6 +89,9 @@ std::string Table(const DecodeFlags& flags, const ReadCeiling& ceiling,
                           row.shape.batch, row.shape.context, row.times.ms.p5, row.times.ms.p50,
                           row.times.ms.p95, static_cast<double>(row.times.bytes) / 1e6, floor,
                           floor / row.times.ms.p50, row.times.wall_ms, row.times.submit_us);
+    if (flags.engine.exit_threshold > 0) {
+      absl::StrAppendFormat(&text, "       %.2f layers a token\n", row.layers);
+    }
   }
   return text;
 }
@@ -140,6 +148,14 @@ absl::Status WriteTimeline(const DecodeFlags& flags, const ReadCeiling& ceiling,
   return WriteChromeTrace(flags.timeline, timeline, bench->runner().executor().program(), about);
 }
 
+// Of the last step; 0 without early exit.
+absl::StatusOr<double> LayersPerToken(MegakernelRunner& runner) {
+  if (!runner.decoder().HasExits()) return 0.0;
+  ASSIGN_OR_RETURN(const std::vector<int> tokens, runner.TokensOfLayers());
+  const int64_t sum = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+  return tokens[0] == 0 ? 0.0 : static_cast<double>(sum) / tokens[0];
+}
+
 absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const DecodeFlags& flags,
                                                     const std::vector<DecodeShape>& shapes,
                                                     DecodeBench* bench) {
@@ -154,7 +170,8 @@ absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const DecodeFlags& flags,
     };
     ASSIGN_OR_RETURN(const DecodeTimes times,
                      bench->Measure(shape, flags.steps, flags.warmup, show));
-    rows.push_back({shape, times, bench->drafts()});
+    ASSIGN_OR_RETURN(const double layers, LayersPerToken(bench->runner()));
+    rows.push_back({shape, times, bench->drafts(), layers});
   }
   return rows;
 }
@@ -174,6 +191,11 @@ absl::Status RunBenchDecode(const DecodeFlags& flags) {
   options.drafts = static_cast<int>(DraftTokens(flags.engine));
   options.draft_model = draft_model.source.get();
   options.draft_storage = draft_model.storage;
+  DecoderLimits exits;
+  SetExitLimits(flags.engine, config.layers, &exits);
+  options.exit_first = exits.exit_first;
+  options.exit_every = exits.exit_every;
+  options.exit_threshold = static_cast<float>(flags.engine.exit_threshold);
   options.block_size = flags.engine.block_size;
   options.seed = flags.engine.seed;
   options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
@@ -229,6 +251,7 @@ CommandBody AddBenchDecode(CLI::App* app) {
       ->check(WholeNumber(1, 16));
   AddSpeculateFlag(app, &flags->engine);
   AddDraftModelFlags(app, &flags->engine);
+  AddExitFlags(app, &flags->engine);
   app->add_option("--steps", flags->steps, "Steps that are timed")->check(WholeNumber(1, 1000000));
   app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
   app->add_option("--kv-gib", flags->kv_gib,
@@ -243,6 +266,7 @@ CommandBody AddBenchDecode(CLI::App* app) {
   app->footer(
       "bytes: weights of all linears and the head once, KV of all rows; floor: bytes at the read\n"
       "ceiling measured in the same run; share: floor / median. ms are of the step on its device.\n"
+      "With --exit-threshold bytes and floor stay those of all layers.\n"
       "With --speculate every row verifies N random drafts; with --speculate-model those that the model\n"
       "drafts from random KV, its N steps included: what that costs, not what it brings.\n"
       "Examples:\n"

@@ -39,6 +39,14 @@ std::string CheckSpeculate(const std::string& text) {
   return absl::StrCat("'", text, "': give ngram:N, with N from 1 to ", kMaxDraftTokens);
 }
 
+std::string CheckExitAfter(const std::string& text) {
+  const std::vector<std::string> numbers = absl::StrSplit(text, ':');
+  bool whole = numbers.size() <= 2;
+  for (std::string number : numbers) whole = whole && WholeNumber(1, kMaxLayers)(number).empty();
+  if (whole) return "";
+  return absl::StrCat("'", text, "': give F or F:K, numbers of layers from 1 to ", kMaxLayers);
+}
+
 int64_t MachineMemoryBytes() {
   const int64_t pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
   return pages > 0 && size > 0 ? pages * size : int64_t{4} << 30;
@@ -117,6 +125,28 @@ uint32_t DraftTokens(const EngineFlags& flags) {
   return drafts;
 }
 
+void AddExitFlags(CLI::App* app, EngineFlags* flags) {
+  app->add_option("--exit-threshold", flags->exit_threshold,
+                  "Early exit: tokens leave behind a layer where their state has at least this cosine with "
+                  "their state at the place before; 0: off")
+      ->check(RealNumber(0, 1));
+  app->add_option("--exit-after", flags->exit_after,
+                  "F:K, where tokens may leave: behind F layers, then behind every K more (default: half of "
+                  "the layers, then every eighth part)")
+      ->check(CheckExitAfter, "");
+}
+
+void SetExitLimits(const EngineFlags& flags, int layers, DecoderLimits* limits) {
+  if (flags.exit_threshold <= 0) return;
+  limits->exit_first = std::max(1, layers / 2);
+  limits->exit_every = std::max(1, layers / 8);
+  if (flags.exit_after.empty()) return;
+  const std::vector<std::string> numbers = absl::StrSplit(flags.exit_after, ':');
+  limits->exit_every = 1;
+  EVT_CHECK(absl::SimpleAtoi(numbers[0], &limits->exit_first));
+  EVT_CHECK(numbers.size() == 1 || absl::SimpleAtoi(numbers[1], &limits->exit_every));
+}
+
 void AddDeviceFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--device", flags->device, "auto (cuda where there is one), cpu, sim, cuda")
       ->check(CLI::IsMember({"auto", "cpu", "sim", "cuda"}));
@@ -153,6 +183,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                   "Tokens of one prompt in a step at most; 0: only the step's tokens limit it")
       ->check(WholeNumber(0, 1 << 20));
   AddSpeculateFlag(app, flags);
+  AddExitFlags(app, flags);
   app->add_option("--tokenizer", flags->tokenizer,
                   "tokenizer.json (or its folder), .gguf or llama2.c .bin; default: the model's")
       ->check(NotEmpty());
@@ -217,6 +248,7 @@ absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const Open
     // At least one sequence of full length, whatever the memory: less could serve nothing.
     limits.num_blocks = std::clamp(fit, per_sequence, per_sequence * limits.max_rows);
   }
+  SetExitLimits(flags, config.layers, &limits);
   RETURN_IF_ERROR(AsUsageError(CheckDecoderLimits(config, limits)));
   return limits;
 }
@@ -297,6 +329,7 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   options.backend = {model.device, flags.workers, flags.policy, flags.seed};
   options.backend.phases = phases;
   options.storage = model.storage;
+  options.exit_threshold = static_cast<float>(flags.exit_threshold);
   ASSIGN_OR_RETURN(options.limits, ResolveLimits(flags, model, draft_model));
   options.limits.max_outputs = std::max(options.limits.max_outputs, outputs);
   options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));

@@ -33,6 +33,8 @@ struct EngineFlags {
   std::string speculate;  // "ngram:N"
   std::string draft_model;
   uint32_t draft_tokens = 4;  // of the draft model
+  double exit_threshold = 0;  // 0: early exit is off
+  std::string exit_after;     // "F" or "F:K"; empty: SetExitLimits' defaults
   bool json = false;
 };
 
@@ -40,8 +42,12 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags);
 void AddSpeculateFlag(CLI::App* app, EngineFlags* flags);
 // --speculate-model, --draft-tokens; behind AddSpeculateFlag, for commands that decode.
 void AddDraftModelFlags(CLI::App* app, EngineFlags* flags);
+void AddExitFlags(CLI::App* app, EngineFlags* flags);
 // Drafts of a row; 0 where no flag asks for any. Their form has been checked.
 uint32_t DraftTokens(const EngineFlags& flags);
+// Where tokens may leave, as the flags say: by default behind half of the layers, and then behind every
+// eighth part of them.
+void SetExitLimits(const EngineFlags& flags, int layers, DecoderLimits* limits);
 // --model, --dtype, --json alone, for commands that run nothing.
 void AddModelFlags(CLI::App* app, EngineFlags* flags);
 // --device, --workers, --policy, --block-size alone.

@@ -62,11 +62,16 @@ std::vector<Flag> DraftModelFlags() {
   return {{"--speculate-model", {"/no/such/draft"}, {""}}, tokens};
 }
 
+const std::vector<Flag> kExits = {
+    Real("--exit-threshold", {"0", "0.9", "1"}, {"1.1", "-0.5"}),
+    {"--exit-after", {"1", "2:3", "16:1"}, {"", "0", "x", "1:", ":1", "1:0", "1:2:3", "-1", "1025", "01"}}};
+
 std::vector<Flag> EngineFlagRows() {
   std::vector<Flag> flags = kModelFlags;
   flags.insert(flags.end(), kDeviceFlags.begin(), kDeviceFlags.end());
   flags.insert(flags.end(), kSeed.begin(), kSeed.end());
   flags.push_back(kSpeculate);
+  flags.insert(flags.end(), kExits.begin(), kExits.end());
   flags.push_back(Whole("--max-num-seqs", "0", "1024", {"1025", kBeyond64}));
   flags.push_back(Whole("--max-num-batched-tokens", "0", "1048576", {"1048577", kBeyond64}));
   flags.push_back(Whole("--max-model-len", "0", "16777216", {"16777217", kBeyond64}));
@@ -116,7 +121,7 @@ const std::vector<Command>& Commands() {
       {"inspect", "--events",
        With(EngineFlagRows(), {{"--arch", {}, {"", "sm_91", "hopper"}}, {"--timeline", {}, {""}}})},
       {"bench decode", "",
-       With(With(With(With(kModelFlags, kDeviceFlags), kSeed), DraftModelFlags()),
+       With(With(With(With(With(kModelFlags, kDeviceFlags), kSeed), DraftModelFlags()), kExits),
             {Whole("--batch", "1", "1024", {"0", "1025", "1,x", "1,1025", kBeyond64}),
              Whole("--context", "1", "16777216", {"0", "16777217", "512,-1", kBeyond64}),
              Whole("--tokens-per-row", "1", "16", {"0", "17"}),
