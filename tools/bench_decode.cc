@@ -71,6 +71,7 @@ nlohmann::ordered_json RowJson(const DecodeFlags& flags, const ReadCeiling& ceil
   if (flags.engine.exit_threshold > 0) {
     json["early_exit"] = {{"threshold", flags.engine.exit_threshold}, {"layers_per_token", row.layers}};
   }
+  if (!flags.engine.draft_model.empty()) json["draft_model"] = flags.engine.draft_model;
   return json;
 }
 

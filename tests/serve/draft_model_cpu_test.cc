@@ -131,6 +131,45 @@ TEST_CASE("where logits have room for few of a draft model's drafts, every row h
   }
 }
 
+TEST_CASE("where steps of either model cannot be submitted, their requests end and later ones do not notice") {
+  auto runner = MakeDraftRunner({.draft_model = DraftModelOptions{}});
+  const std::vector<Request> requests = SomeRequests(20);
+  const Served plain = Serve(runner.get(), requests, 0);
+  SteadyClock clock;
+  EngineOptions options;
+  options.draft_tokens = 3;
+  auto engine = Engine::Create(runner.get(), &clock, options);
+  REQUIRE(engine.ok());
+  int failed = 0;
+  std::map<std::string, Tokens> tokens;
+  const auto add = [&](size_t i) {
+    REQUIRE((*engine)->AddRequest(requests[i], [&](const RequestOutput& output) {
+      failed += output.finish_reason == FinishReason::kError;
+      Tokens& all = tokens[output.id];
+      all.insert(all.end(), output.tokens.begin(), output.tokens.end());
+    }).ok());
+  };
+  for (Executor* busy : {&runner->draft_model()->executor(), &runner->executor()}) {
+    tokens.clear();
+    failed = 0;
+    for (size_t i = 0; i < 3; ++i) add(i);
+    for (int step = 0; step < 5; ++step) REQUIRE((*engine)->Step().ok());
+    (*engine)->Drain();
+    // Steps of no rows, in the place of those that the engine wants.
+    StepHeader nothing = {};
+    nothing.symbols[1] = kSumOfRows;
+    for (int i = 0; i < busy->MaxInFlight(); ++i) REQUIRE(busy->Submit(nothing).ok());
+    while (failed < 3) REQUIRE((*engine)->Step().ok());
+    for (int i = 0; i < busy->MaxInFlight(); ++i) REQUIRE(busy->Wait().ok());
+    tokens.clear();
+    for (size_t i = 0; i < requests.size(); ++i) add(i);
+    while ((*engine)->HasWork()) REQUIRE((*engine)->Step().ok());
+    CHECK(tokens == plain.tokens);
+    CHECK(failed == 3);
+    CHECK((*engine)->CheckIntegrity().ok());
+  }
+}
+
 TEST_CASE("a draft model with another vocabulary is refused, naming both") {
   const auto source = RandomWeights(*PresetConfig("test-llama"), 1);
   const auto other = RandomWeights(DraftConfig({.vocab = 300}), 1);
