@@ -86,7 +86,7 @@ class Builder {
     const IndexRange newly(left, Max(tokens_, left)), leaving(tokens_ + newly.low, tokens_ + newly.high);
     const IndexRange lines(Layer() + 1, Expr(layers_ + 1));
     g_.Call<ExitRows>("exit_rows",
-                      {t_.row_start, t_.counts, line, whole(e_.decided), e_.row_place, t_.items,
+                      {t_.row_start, line, whole(e_.decided), e_.row_place, t_.items,
                        e_.output_place, whole(e_.target), Operand(e_.left).Region({newly}),
                        Operand(e_.counts).Region({lines})},
                       ExitRows::Params{g_.Dim(tokens_), points_, c_.layers}, {point}, place_.variant)
@@ -267,6 +267,8 @@ PublishedValues SampleExits(const Decoder& decoder, int64_t tokens, uint64_t see
         return tokens - stay;
       case kExitItems:
         return Min<int64_t>(stay, 3);
+      case kExitOutputs:
+        return 0;  // nothing depends on it
       case kExitSettles:
         return layer > 0 && (moved || held);
       default:

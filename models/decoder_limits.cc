@@ -57,7 +57,9 @@ absl::Status CheckDecoderLimits(const ModelConfig& c, const DecoderLimits& l) {
                                                    "; it must be a power of two"));
   }
   RETURN_IF_ERROR(check("the number of layers before tokens may leave", l.exit_first, 0, c.layers - 1));
-  RETURN_IF_ERROR(check("the number of layers between places to leave", l.exit_every, 1, c.layers));
+  if (l.exit_first > 0) {
+    RETURN_IF_ERROR(check("the number of layers between places to leave", l.exit_every, 1, c.layers));
+  }
   return check("the number of KV blocks (num-blocks)", l.num_blocks, 1, INT32_MAX);
 }
 

@@ -194,7 +194,8 @@ class Tensors {
     e.state = Scratch("exit_state", DType::kF32, {tokens_, c_.hidden});
     e.state_sums = Scratch("exit_state_sums", DType::kF32, {tokens_, blocks});
     e.row_place = Scratch("row_place", DType::kI32, {rows_});
-    e.output_place = Scratch("output_place", DType::kI32, {d_.limits.max_outputs});
+    // A first dim of its own: of so many outputs as layers, layers would see one each.
+    e.output_place = Scratch("output_place", DType::kI32, {1, d_.limits.max_outputs});
     e.target = Scratch("exit_target", DType::kI32, {tokens_});
     e.left = Scratch("exit_places", DType::kI32, {tokens_, int{sizeof(ExitPlace) / 4}});
     e.left_sums = Scratch("exit_left_sums", DType::kF32, {tokens_, blocks});

@@ -30,7 +30,7 @@ struct ExitBegin {
     w.Parallel(static_cast<i32>(t.step.header->rows), [&](i32 r) { row_place[r] = row_start[r]; });
     w.Parallel(plan[kCountOutputs], [&](i32 i) { output_place[i] = output_token[i]; });
     PublishExits(w, t.Operand<i32>(kCounts), t.params().points, 0, t.params().layers + 1,
-                 {plan[kCountTokens], 0, plan[kCountItems], 0, 0});
+                 {plan[kCountTokens], 0, plan[kCountItems], plan[kCountOutputs], 0, 0});
   }
 };
 

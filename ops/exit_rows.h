@@ -12,12 +12,11 @@ namespace eventide {
 struct ExitRows {
   static constexpr OpInfo kInfo = {
       "exit_rows",
-      10,
-      {In("row_start"), In("plan_counts"), In("before"), InOut("decided"), InOut("row_place"),
+      9,
+      {In("row_start"), In("before"), InOut("decided"), InOut("row_place"),
        InOut("items"), InOut("output_place"), Out("target"), Out("left"), Out("counts")}};
   enum : int {
     kRowStart,
-    kPlanCounts,
     kBefore,       // the line of the layer in front
     kDecided,      // i32[token], in the order of those who are left
     kRowPlace,     // i32[row]: its first token in that order; -1: the row has left
@@ -88,7 +87,7 @@ struct ExitRows {
     i32 kept = items;
     if (leaving > 0) {
       i32* output_place = t.Operand<i32>(kOutputPlace);
-      w.Parallel(t.Operand<const i32>(kPlanCounts)[kCountOutputs], [&](i32 i) {
+      w.Parallel(before[kExitOutputs], [&](i32 i) {
         if (output_place[i] < tokens) output_place[i] = target[output_place[i]];
       });
       MoveFlags(w, m, decided, target, here, tokens);
@@ -98,7 +97,7 @@ struct ExitRows {
       });
     }
     PublishExits(w, t.Operand<i32>(kCounts), t.params().points, t.at.layer + 1, t.params().layers + 1,
-                 {stay, left + leaving, kept, leaving > 0 || m.held ? 1 : 0, m.held});
+                 {stay, left + leaving, kept, before[kExitOutputs], leaving > 0 || m.held ? 1 : 0, m.held});
   }
 
  private:

@@ -23,7 +23,8 @@ enum ExitCount : i32 {
   kExitItems = 2,    // attention items of those who stay
   kExitSettles = 3,  // 1: states are put in place in front of it, else none has to be
   kExitTests = 4,    // tasks that test tokens behind it
-  kExitCounts = 5,
+  kExitOutputs = 5,  // of the step
+  kExitCounts = 6,
 };
 
 inline constexpr i32 kExitTestTokens = 2;  // of such a task: their sums take one round of eight warps
@@ -45,7 +46,7 @@ struct ExitPoints {
 
 // What holds from the layer behind a point to the next one.
 struct ExitLine {
-  i32 stay, left, items;
+  i32 stay, left, items, outputs;
   i32 moves;  // the point puts states in place
   i32 held;   // those who are decided and stay need theirs back behind every layer
 };
@@ -59,6 +60,7 @@ EVT_FN void PublishExits(W& w, i32* counts, const ExitPoints& points, i32 layer,
     line[kExitLeft] = values.left;
     line[kExitItems] = values.items;
     line[kExitSettles] = i == 0 ? values.moves : values.held;
+    line[kExitOutputs] = values.outputs;
     line[kExitTests] =
         points.InFrontOf(layer + i + 1) ? CeilDiv(values.stay, kExitTestTokens) : 0;
   });

@@ -13,7 +13,7 @@ constexpr const char* kModelFields[] = {
     "heads",   "kv_heads", "head_dim", "hidden",   "inter", "layers", "vocab",  "tied",
     "qk_norm", "bias",     "window",   "dtype",    "block", "len",    "budget", "rows",
     "workers", "policy",   "pages",    "timeline", "spare", "weights",
-    "draft",   "draft_len"};
+    "draft",   "draft_len", "exit_first", "exit_every", "exit_percent"};
 
 constexpr int kTimelineTasks = 4096;
 
@@ -73,6 +73,9 @@ absl::StatusOr<RunnerOptions> OptionsOf(const StressCase& c, DType storage) {
   const int64_t per_row = (limits.max_model_len + limits.block_size - 1) / limits.block_size;
   // Blocks that nobody owns, so that writes beyond one's own show.
   limits.num_blocks = limits.max_rows * per_row + c.Get("spare", 3);
+  limits.exit_first = static_cast<int>(c.Get("exit_first"));
+  limits.exit_every = static_cast<int>(c.Get("exit_every", 1));
+  options.exit_threshold = static_cast<float>(c.Get("exit_percent")) / 100;
   return options;
 }
 

@@ -238,6 +238,14 @@ void RandomServeCase(StressRandom* random, StressCase* c) {
   c->Set("shared", random->OneOf({0, 5, 16, 33}));
   c->Set("text", random->Below(1000));
   c->Set("drafts", random->OneOf({0, 1, 2, 5, 16}));
+  if (random->Chance(35)) {
+    // Deep enough to leave; from nearly everybody to nearly nobody does.
+    c->Set("layers", random->Between(2, 6));
+    c->Set("exit_first", random->Between(1, c->Get("layers") - 1));
+    c->Set("exit_every", random->Between(1, std::min<int64_t>(3, c->Get("layers"))));
+    c->Set("exit_percent", random->OneOf({-100, 40, 60, 70, 75, 80, 90}));
+    c->Set("draft", std::min(c->Get("draft"), c->Get("layers")));
+  }
   if (c->Has("pages")) c->Set("schedule", random->Below(1'000'000'000));
 }
 

@@ -44,6 +44,30 @@ TEST_CASE("who leaves is a matter of each token, whatever it is computed with") 
   }
 }
 
+TEST_CASE("tables are not taken for layers' where there are as many of one as of the other") {
+  // Depths from two on, with the last point behind all but one layer: some of the step's tables have as many
+  // elements.
+  for (int layers = 2; layers <= 9; ++layers) {
+    ModelConfig config = ExitConfig("test-llama");
+    config.layers = layers;
+    const auto source = RandomWeights(config, 1);
+    std::vector<std::vector<TokenId>> sequences;
+    for (uint32_t i = 0; i < 8; ++i) sequences.push_back(ExitTokens(3, config.vocab, i));
+    ExitSetup setup;
+    setup.first = layers - 1;
+    for (const float threshold : {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f}) {
+      setup.threshold = threshold;
+      auto runner = MakeExitRunner(*source, setup);
+      const ExitRun together = RunExits(runner.get(), sequences, [](size_t) { return 1; });
+      CAPTURE(layers, threshold, together.layers);
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        const ExitRun alone = RunExits(runner.get(), {sequences[i]}, [](size_t) { return 1; });
+        CHECK(SameLogits(alone.logits[0], together.logits[i]));
+      }
+    }
+  }
+}
+
 TEST_CASE("early exit in the simulator has the CPU's bits") {
   const auto source = RandomWeights(ExitConfig("test-llama"), 1);
   const std::vector<std::vector<TokenId>> sequences = {

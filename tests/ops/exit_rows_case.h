@@ -109,9 +109,8 @@ inline void CheckExitRows(const OpBackend& backend, int rows, uint64_t seed) {
   rig.graph().Call<ExitRows>(
       "exit_rows",
       {rig.Input("row_start", row_start),
-       rig.Input("plan_counts",
-                 std::vector<i32>{0, static_cast<i32>(output_place.size()), tokens, 0}),
-       rig.Input("before", std::vector<i32>{here, left, static_cast<i32>(items.size()), 0}),
+       rig.Input("before", std::vector<i32>{here, left, static_cast<i32>(items.size()), 0, 0,
+                                            static_cast<i32>(output_place.size())}),
        decided_id, place_id, items_id, output_id, target_id, left_id, counts_id},
       {rig.graph().Dim(symbol), points, layers}, {Max(Layer() - 1, 0)}, Storage<float>::kVariant);
   rig.Start(backend);

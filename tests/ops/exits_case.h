@@ -55,7 +55,7 @@ inline void CheckExitTest(const OpBackend& backend, int tokens, int hidden) {
   const TensorId state_sums_id = rig.Add("state_sums", TensorRole::kState, state_sums);
   rig.graph().Call<ExitTest>(
       "exit_test",
-      {rig.Input("x", x), rig.Input("sums", sums), rig.Input("counts", std::vector<i32>{tokens, 0, 0, 0, 0}),
+      {rig.Input("x", x), rig.Input("sums", sums), rig.Input("counts", std::vector<i32>{tokens, 0, 0, 0, 0, 0}),
        rig.Input("threshold", std::vector<float>{static_cast<float>(threshold)}), decided_id, state_id,
        state_sums_id},
       {hidden}, {CeilDiv(symbol, ExitTest::kTokens)}, Storage<float>::kVariant);
@@ -304,8 +304,8 @@ inline void CheckExitBegin(const OpBackend& backend, int rows, int hidden) {
   const std::vector<i32> lines = rig.Get<i32>(counts);
   for (int line = 0; line < 6; ++line) {
     const std::vector<i32> got(lines.begin() + line * kExitCounts, lines.begin() + (line + 1) * kExitCounts);
-    const std::vector<i32> want = line < 3 ? std::vector<i32>{tokens, 0, 17, 0, line == 2 ? (tokens + 1) / 2 : 0}
-                                            : std::vector<i32>(5, -1);
+    const std::vector<i32> want = line < 3 ? std::vector<i32>{tokens, 0, 17, 0, line == 2 ? (tokens + 1) / 2 : 0, rows}
+                                            : std::vector<i32>(6, -1);
     CHECK(got == want);
   }
   rig.CheckUnwritten();
