@@ -206,7 +206,7 @@ class Builder {
           {t_.items, d_.HasExits() ? t_.exits.row_place : t_.row_start,
            Operand(t_.qkv).Region({IndexRange(0, tokens_), head}),
            Operand(t_.cache, Layer()), Operand(t_.q_norm, Layer()), Operand(t_.k_norm, Layer()),
-           Operand(t_.rope, 0), t_.partials, t_.merge, t_.attn},
+           Operand(t_.rope, 0), t_.partials, t_.merge, t_.attn, t_.items, t_.items},
           attention,
           {Items(), c_.kv_heads, AttentionSplits(c_.head_dim, shape_.group, element_bytes_)},
           variant_)

@@ -21,6 +21,8 @@ struct AttentionOperand {
     kPartials,  // float[slot][head][head_dim + 2]
     kMerge,     // u32[group][kv_head][split], zero between tiles
     kOutput,    // activations, K = all query heads * head_dim
+    kPicked,    // if `picked`: i32[row], tokens in front of this step's among the picked blocks
+    kTable,     // if `picked`: u32[row][kv_head][picked], those blocks (ops/pick_blocks.h)
   };
 };
 
@@ -33,6 +35,7 @@ struct AttentionParams {
   float scale;     // of scores, 1 / sqrt(head_dim) as a rule
   float epsilon;   // of the QK-norm
   i32 qk_norm;     // 0: q_norm and k_norm are not read
+  i32 picked;      // > 0: rows attend to the blocks of their own tables; no window then
 };
 
 // What of a task follows from the parameters: constants, where those are.
@@ -63,10 +66,23 @@ struct AttentionTask {
     slot = t.step.Rows()[item.row].slot;
     row_start = t.Operand<const i32>(AttentionOperand::kRowStart)[item.row];
     context = static_cast<i32>(t.step.Slots()[slot].context_length);
+    if (p.picked > 0) context = t.Operand<const i32>(AttentionOperand::kPicked)[item.row];
     rows = item.q_count * cut.Heads(p, t.at.at[2]);
     low = Max(Seen(p) / cut.page_tokens * cut.page_tokens, ChunkStart(item.chunk_first));
     high = Min(context + item.q_first + item.q_count, ChunkStart(item.chunk_end));
     if (item.chunk_first >= item.chunk_end) high = low;
+  }
+
+  // Where a token of the shorter sequence stands in the whole one.
+  EVT_FN i32 Place(const Task<AttentionParams>& t, i32 position) const {
+    if (t.params().picked == 0) return position;
+    return position + static_cast<i32>(t.step.Slots()[slot].context_length) - context;
+  }
+  EVT_FN const u32* Table(const Task<AttentionParams>& t) const {
+    const AttentionParams& p = t.params();
+    if (p.picked == 0) return t.step.BlockTable(slot);
+    return t.Operand<const u32>(AttentionOperand::kTable) +
+           (static_cast<i64>(item.row) * p.kv_heads + t.at.at[1]) * p.picked;
   }
 
   // The first of the item's positions in a chunk, and how many KV pages it has there.

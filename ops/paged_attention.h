@@ -13,6 +13,9 @@
 // goes on with the same merge. So the bits do not depend on parts, tiles or on how a prompt was cut
 // into steps.
 //
+// Block-sparse (AttentionParams::picked): the same over a shorter sequence, the picked blocks in their order;
+// only rotations know where a token really stands.
+//
 // Cost: KV bytes of each item once; 4 * head_dim flops per query head and visible key.
 #pragma once
 
@@ -27,9 +30,9 @@ namespace eventide {
 struct PagedAttention {
   static constexpr OpInfo kInfo = {
       "paged_attention",
-      10,
+      12,
       {In("items"), In("row_start"), In("qkv"), InOut("cache"), In("q_norm"), In("k_norm"),
-       In("rope"), InOut("partials"), InOut("merge"), Out("output")},
+       In("rope"), InOut("partials"), InOut("merge"), Out("output"), In("picked"), In("table")},
       /*stream_floor=*/1,
       /*input_floor=*/0,
       /*constant_params=*/true,
@@ -45,7 +48,7 @@ struct PagedAttention {
     const AttentionTask task(t, kBytes);
     const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
     const T* cache = t.Operand<const T>(AttentionOperand::kCache);
-    const u32* table = t.step.BlockTable(task.slot);
+    const u32* table = task.Table(t);
     using Tile = typename L::template AttentionTile<T>;
     const i32 wave = task.Wave(p, L::kGroups, Tile::Units(task.rows, p.head_dim), kBytes);
     const i32 shift = LowestBit(static_cast<u32>(p.block_size));
@@ -158,7 +161,7 @@ struct PagedAttention {
       const float* x = raw(row);
       RopePair pair{x[d], x[d + half]};
       if (p.qk_norm) pair = Gain(pair, room.inverse_rms[row], gain, d, half);
-      pair = Rotate(pair, rope + (static_cast<i64>(position) * half + d) * 2);
+      pair = Rotate(pair, rope + (static_cast<i64>(task.Place(t, position)) * half + d) * 2);
       T* q = room.queries + row * p.head_dim;
       q[KvColumn(swizzle, row, d)] = Storage<T>::From(Multiply(pair.low, scale));
       q[KvColumn(swizzle, row, d + half)] = Storage<T>::From(Multiply(pair.high, scale));
@@ -212,7 +215,7 @@ struct PagedAttention {
     const float* rope = t.Operand<const float>(AttentionOperand::kRope);
     const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
     T* cache = t.Operand<T>(AttentionOperand::kCache);
-    const u32* table = t.step.BlockTable(task.slot);
+    const u32* table = task.Table(t);
     const i32 first = Max(page, task.context);
     const i32 owned = task.context + task.item.q_first;
     const bool appends = t.at.at[2] == 0;
@@ -235,7 +238,7 @@ struct PagedAttention {
       tile.ForEachColumn(half, [&](i32 d) {
         RopePair key{x[d], x[d + half]};
         if (p.qk_norm) key = Gain(key, inverse_rms, gain, d, half);
-        key = Rotate(key, rope + (static_cast<i64>(position) * half + d) * 2);
+        key = Rotate(key, rope + (static_cast<i64>(task.Place(t, position)) * half + d) * 2);
         const float* v = x + p.head_dim;
         const T k0 = Storage<T>::From(key.low), k1 = Storage<T>::From(key.high);
         const T v0 = Storage<T>::From(v[d]), v1 = Storage<T>::From(v[d + half]);

@@ -1,12 +1,18 @@
+// Longer than 400 lines because dense and block-sparse attention are built of the same tensors.
+//
 // Attention over a paged cache as a test: plan and paged_attention in one graph, run step by step,
 // against softmax attention in float64 over all tokens seen so far.
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "device/layout.h"
+#include "ops/block_bounds.h"
 #include "ops/paged_attention.h"
+#include "ops/pick_blocks.h"
+#include "ops/pick_items.h"
 #include "ops/plan.h"
 #include "tests/ops/op_rig.h"
 #include "tests/ops/values.h"
@@ -19,6 +25,8 @@ struct AttentionShape {
   int max_partials = 4096;  // 0: nothing is split
   int sequences = 2, max_positions = 256;
   int max_tokens = 64;  // of a step
+  int picked = -1;      // >= 0: rows of one token attend to so many full blocks (ops/pick_blocks.h)
+  int part_chunks = 2;  // then, of a part of a tile
 };
 
 // The raw projections of every position of every sequence, and what is constant.
@@ -80,7 +88,9 @@ struct AttentionData {
     std::vector<double> value, magnitude;  // magnitude: sum of weight * |v|, for the bound
     double score_size = 0;                 // largest sum of |q * k| * scale
   };
-  Expected Reference(int sequence, int position, int head) const {
+  // `sees`: which of the positions before it a position attends to.
+  using Sees = std::function<bool(int)>;
+  Expected Reference(int sequence, int position, int head, const Sees& sees = nullptr) const {
     const int n = shape.head_dim, kv_head = head / shape.group;
     const auto round = [](double v) {
       return static_cast<double>(ToFloat(Storage<T>::From(static_cast<float>(v))));
@@ -98,7 +108,9 @@ struct AttentionData {
         dot += q[d] * round(k[d]);
         size += std::abs(q[d] * k[d]);
       }
-      scores.push_back(dot / std::sqrt(static_cast<double>(n)));
+      const bool seen = !sees || sees(p);
+      scores.push_back(seen ? dot / std::sqrt(static_cast<double>(n)) : -HUGE_VAL);
+      if (!seen) continue;
       e.score_size = std::max(e.score_size, size / std::sqrt(static_cast<double>(n)));
       top = std::max(top, scores.back());
     }
@@ -148,7 +160,9 @@ class AttentionCase {
     }
     REQUIRE(static_cast<int>(token) <= s.max_tokens);
     rig_.Set(qkv_, qkv);
-    rig_.Step(step_.Header(rig_));
+    StepHeader header = step_.Header(rig_);
+    header.symbols[0] = static_cast<i32>(rows.size());
+    rig_.Step(header);
     const std::vector<T> out = rig_.template Get<T>(output_);
     const int k = s.kv_heads * s.group * s.head_dim;
     int at = 0;
@@ -207,6 +221,21 @@ class AttentionCase {
     return error.ratio;
   }
 
+  // What the last step's row picked of the full blocks in front of it, as positions of blocks, and its context.
+  std::vector<int> Picked(int row, int kv_head, int sequence, int context) {
+    const AttentionShape& s = data_.shape;
+    const std::vector<i32> table = rig_.template Get<i32>(table_), picked = rig_.template Get<i32>(picked_);
+    std::vector<int> positions;
+    const int kept = (picked[row] - context % s.block_size) / s.block_size;
+    for (int i = 0; i < kept; ++i) {
+      const u32 id = static_cast<u32>(table[(row * s.kv_heads + kv_head) * blocks_ + i]);
+      for (int b = 0; b < context / s.block_size; ++b) {
+        if (step_.block_table[sequence * blocks_ + b] == id) positions.push_back(b);
+      }
+    }
+    return positions;
+  }
+
   Outputs outputs;
 
  private:
@@ -251,13 +280,54 @@ class AttentionCase {
          Storage<T>::kVariant)
         .Notify(planned, {0});
     g.BeginSection("attention", 1);
-    g.Call<PagedAttention>(
-         "attention", {items, start, qkv_, cache_, q_norm, k_norm, rope, partials, merge_, output_},
-         {s.head_dim, s.kv_heads, s.group, data_.stride, s.block_size, s.window,
-          static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim))), 1e-6f, s.qk_norm},
-         {g.Load(counts, {kCountItems}), s.kv_heads, AttentionSplits(s.head_dim, s.group, static_cast<int>(sizeof(T)))},
-         Storage<T>::kVariant)
-        .Wait(planned, {0});
+    AttentionParams params = {s.head_dim, s.kv_heads, s.group, data_.stride, s.block_size, s.window,
+                              static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim))), 1e-6f,
+                              s.qk_norm};
+    const i32 splits = AttentionSplits(s.head_dim, s.group, static_cast<int>(sizeof(T)));
+    if (s.picked < 0) {
+      g.Call<PagedAttention>("attention",
+                             {items, start, qkv_, cache_, q_norm, k_norm, rope, partials, merge_, output_,
+                              items, items},
+                             params, {g.Load(counts, {kCountItems}), s.kv_heads, splits},
+                             Storage<T>::kVariant)
+          .Wait(planned, {0});
+    } else {
+      const Expr rows = g.AddSymbol("rows", 0, s.sequences);
+      const TensorId bounds = rig_.template Output<T>(
+          "bounds", static_cast<size_t>(s.sequences * blocks_ * s.kv_heads * 2 * s.head_dim), TensorRole::kState);
+      picked_ = rig_.template Output<i32>("picked", s.sequences, TensorRole::kScratch);
+      table_ = rig_.template Output<i32>(
+          "table", static_cast<size_t>(s.sequences * s.kv_heads * blocks_), TensorRole::kScratch);
+      const TensorId pick_items = rig_.template Output<i32>("pick_items", static_cast<size_t>(max_items) * 12,
+                                                            TensorRole::kScratch);
+      const EventId picked = g.AddEvents("rows_picked", {1}), itemised = g.AddEvents("itemised", {1});
+      const EventId attended = g.AddEvents("attended", {1});
+      const TensorId pick_counts = g.AddPublished(
+          "pick_counts", {kStepCounts + OpRig::GuardElements<i32>()}, 0, max_items, itemised, {0});
+      rig_.Declare(pick_counts, std::vector<i32>(kStepCounts));
+      g.Call<PickBlocks>("pick_blocks", {start, qkv_, bounds, q_norm, rope, picked_, table_},
+                         {s.head_dim, s.kv_heads, s.group, data_.stride, s.block_size, s.picked, blocks_,
+                          s.qk_norm, 1e-6f},
+                         {rows, s.kv_heads}, Storage<T>::kVariant)
+          .Wait(planned, {0})
+          .Notify(picked, {0});
+      g.Call<PickItems>("pick_items", {start, picked_, pick_items, pick_counts},
+                        {s.head_dim, s.group, s.part_chunks, max_items, s.max_partials, max_groups}, {1},
+                        Storage<T>::kVariant)
+          .Wait(picked, {0})
+          .Notify(itemised, {0});
+      params.picked = blocks_;
+      g.Call<PagedAttention>("attention",
+                             {pick_items, start, qkv_, cache_, q_norm, k_norm, rope, partials, merge_,
+                              output_, picked_, table_},
+                             params, {g.Load(pick_counts, {kCountItems}), s.kv_heads, splits},
+                             Storage<T>::kVariant)
+          .Wait(itemised, {0})
+          .Notify(attended, {0});
+      g.Call<BlockBounds>("block_bounds", {start, cache_, bounds},
+                          {s.head_dim, s.kv_heads, s.block_size}, {rows, s.kv_heads}, Storage<T>::kVariant)
+          .Wait(attended, {0});
+    }
     rig_.Start(backend);
     outputs.resize(s.sequences);
     step_.slots.resize(s.sequences);
@@ -271,7 +341,7 @@ class AttentionCase {
   const AttentionData<T>& data_;
   OpRig rig_;
   OpStep step_;
-  TensorId qkv_, cache_, merge_, output_;
+  TensorId qkv_, cache_, merge_, output_, picked_, table_;
   int blocks_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include "tests/ops/experts_case.h"
 #include "tests/ops/linear_case.h"
 #include "tests/ops/norms_case.h"
+#include "tests/ops/pick_case.h"
 #include "tests/ops/plan_case.h"
 #include "tests/ops/sample_case.h"
 
@@ -174,6 +175,17 @@ TEST_CASE("the ops of early exit on a GPU do what they do on a host") {
       for (uint64_t seed = 0; seed < 4; ++seed) CheckExitRows(backend, tokens, seed);
     }
   }
+}
+
+TEST_CASE("block-sparse attention on a GPU picks the best, and has dense attention's bits where it picks all") {
+  if (!HaveGpu()) return;
+  for (const int length : {1, 47, 150}) {
+    CheckEverythingPicked<BF16>(kGpu, {.head_dim = 64, .block_size = 8}, length);
+    CheckEverythingPicked<F16>(kGpuThree, {.head_dim = 128, .group = 4, .block_size = 16, .qk_norm = true}, length);
+    CheckFewPicked<BF16>(kGpu, {.head_dim = 64, .block_size = 8}, length, 3);
+    CheckFewPicked<BF16>(kGpu, {.head_dim = 128, .group = 4, .block_size = 16, .qk_norm = true}, length, 2);
+  }
+  CheckPickedBits<BF16>(kGpu, {.head_dim = 64, .group = 4, .block_size = 32}, 200);
 }
 
 }  // namespace
