@@ -283,9 +283,8 @@ class Builder {
           {CeilDiv(outputs_, FinalNorm::kTokens), CeilDiv(c_.hidden, FinalNorm::kColumns)}, variant_);
     norm.Notify(xf_ready_, {At(0) / (tile_ / FinalNorm::kTokens)});
     if (exits) {
-      const Expr tiles = CeilDiv(g_.Load(t_.exits.counts, {c_.layers, int{kExitStay}}), tile_);
-      norm.Wait(x_ready_, {c_.layers, IndexRange(0, tiles)})
-          .Wait(t_.exits.settled, {IndexRange(t_.exits.points.last, c_.layers + 1), 0});
+      // Of those who left at the last point, and, whether it has tasks or not, behind the last layer.
+      norm.Wait(t_.exits.settled, {IndexRange(t_.exits.points.last, c_.layers + 1), 0});
     } else {
       norm.Wait(x_ready_, {c_.layers, IndexRange(0, token_tiles_)});
     }

@@ -19,7 +19,8 @@ PoisonBytes PoisonFor(const Decoder& decoder, const Executor& executor) {
                                                   {"act", config.IsMoe()
                                                               ? config.shared_intermediate
                                                               : config.intermediate},
-                                                  {"expert_act", config.moe_intermediate}};
+                                                  {"expert_act", config.moe_intermediate},
+                                                  {"exit_inputs", config.hidden}};
   PoisonBytes poison;
   for (size_t t = 0; t < program.tensors.size(); ++t) {
     const TensorDecl& tensor = program.tensors[t];

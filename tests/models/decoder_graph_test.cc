@@ -63,6 +63,38 @@ TEST_CASE("the decoder graph verifies for shapes that are multiples of no tile")
   CheckVerifies(config, SmallLimits());
 }
 
+TEST_CASE("a decoder with early exit without any one of its edges is refused") {
+  ModelConfig config = *PresetConfig("test-llama");
+  config.layers = 3;
+  DecoderLimits limits = SmallLimits();
+  limits.max_tokens = 20;
+  limits.exit_first = 1;
+  const auto decoder = BuildDecoder(config, config.dtype, limits);
+  REQUIRE(decoder.ok());
+  const VerifyOptions options = DecoderVerifyOptions(*decoder);
+  const auto program = Lower(decoder->graph, options);
+  INFO(program.status());
+  REQUIRE(program.ok());
+  REQUIRE(VerifyTasks(decoder->graph, *program, options).ok());
+  int taken = 0;
+  for (size_t g = 0; g < program->grids.size(); ++g) {
+    if (program->grids[g].is_gate) continue;
+    for (auto edges : {&ProgramGrid::waits, &ProgramGrid::notifies}) {
+      for (size_t i = 0; i < (program->grids[g].*edges).size(); ++i) {
+        Program damaged = *program;
+        auto& list = damaged.grids[g].*edges;
+        list.erase(list.begin() + static_cast<long>(i));
+        const absl::Status status = VerifyTasks(decoder->graph, damaged, options);
+        INFO(program->grids[g].name << ", " << (edges == &ProgramGrid::waits ? "wait " : "notify ") << i
+                                    << ": " << status);
+        CHECK_FALSE(status.ok());
+        ++taken;
+      }
+    }
+  }
+  CHECK(taken >= 30);
+}
+
 // Takes an edge out of the lowered program: nothing else orders what it orders.
 TEST_CASE("a mixture of experts without any one of its edges is refused") {
   for (const char* preset : {"test-moe", "test-qwen2-moe"}) {

@@ -84,6 +84,7 @@ struct DecoderVariant {
   const char* preset;
   int layers;
   DType storage;
+  bool exits = false;  // behind every layer
 };
 
 inline const std::vector<DecoderVariant>& DecoderVariants() {
@@ -91,7 +92,8 @@ inline const std::vector<DecoderVariant>& DecoderVariants() {
                                                        {"test-llama", 2, DType::kBF16},
                                                        {"test-qwen3", 2, DType::kF32},
                                                        {"test-moe", 2, DType::kF32},
-                                                       {"test-qwen2-moe", 1, DType::kBF16}};
+                                                       {"test-qwen2-moe", 1, DType::kBF16},
+                                                       {"test-llama", 4, DType::kF32, true}};
   return variants;
 }
 
@@ -109,6 +111,7 @@ inline std::unique_ptr<DecoderModel> MakeDecoderModel(const DecoderVariant& vari
   limits.part_tokens = 64;
   limits.max_model_len = 320;
   limits.num_blocks = 3 * 320 / limits.block_size;
+  limits.exit_first = variant.exits ? 1 : 0;
   return std::make_unique<DecoderModel>(config, variant.storage, limits);
 }
 

@@ -112,6 +112,11 @@ class DecoderRig {
         blocks_.push_back(static_cast<uint32_t>(i * l.max_rows + slot));
     }
     Write(tables_, blocks_.data());
+    if (d_.HasExits()) {
+      // Some of a random model's tokens leave, behind one layer or another.
+      const std::vector<float> thresholds(static_cast<size_t>(d_.config.layers), 0.7f);
+      Write(executor_.TensorBuffer(d_.exit_thresholds), thresholds.data());
+    }
     poison_ = PoisonFor(d_, executor_);
   }
 
