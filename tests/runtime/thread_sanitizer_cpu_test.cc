@@ -62,8 +62,10 @@ void CheckReported(const std::string& arguments) {
 TEST_CASE("ThreadSanitizer finds nothing in a decoder on the CPU backend") {
   if (!HaveProgram()) return;
   for (const char* policy : {"static", "ticket"}) {
-    for (const char* workers : {"2", "4"})
+    for (const char* workers : {"2", "4"}) {
       CheckClean(std::string("shipped ") + policy + " " + workers);
+      CheckClean(std::string("early-exit ") + policy + " " + workers);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// decoder_under_tsan shipped|forgetful|LIBRARY POLICY WORKERS: a small decoder's steps on threads
+// decoder_under_tsan shipped|early-exit|forgetful|LIBRARY POLICY WORKERS: a small decoder's steps on threads
 // in a program built with ThreadSanitizer (tests/CMakeLists.txt), which reports and exits with
 // another status if an order is missing anywhere. Wrong values: exit 3.
 //
@@ -126,8 +126,9 @@ int RunThreads(DecoderModel* model, const ExecutorOptions& options,
 }
 
 int Main(const std::string& what, const std::string& policy, int workers) {
+  const bool exits = what == "early-exit";
   ModelConfig config = *PresetConfig("test-llama");
-  config.layers = 2;
+  config.layers = exits ? 4 : 2;
   config.intermediate = 128;
   DecoderLimits limits;
   limits.max_rows = 3;
@@ -135,6 +136,7 @@ int Main(const std::string& what, const std::string& policy, int workers) {
   limits.max_outputs = 8;
   limits.max_model_len = 96;
   limits.num_blocks = 3 * 96 / limits.block_size;
+  limits.exit_first = exits ? 1 : 0;
   DecoderModel model(config, DType::kF32, limits);
   if (what == "source") {
     const CodegenTarget target = {"device/arch/cpu.h", CodegenTarget::Entry::kCpu, false};
@@ -147,7 +149,7 @@ int Main(const std::string& what, const std::string& policy, int workers) {
   options.placed = model.Placed();
   options.timeout_ns = 60'000'000'000;
   options.isa = kCpuPortable;  // the one whose ops are watched
-  if (what == "shipped") {
+  if (what == "shipped" || exits) {
     const std::vector<RecordedStep> steps = RecordSteps(&model, 70);
     auto executor = MakeCpuExecutor(model.program(), options);
     EVT_CHECK(executor.ok());
@@ -174,7 +176,7 @@ int Main(const std::string& what, const std::string& policy, int workers) {
 int main(int argc, char** argv) {
   if (argc != 4) {
     std::fprintf(stderr,
-                 "usage: decoder_under_tsan shipped|forgetful|source|LIBRARY POLICY WORKERS\n");
+                 "usage: decoder_under_tsan shipped|early-exit|forgetful|source|LIBRARY POLICY WORKERS\n");
     return 2;
   }
   return eventide::Main(argv[1], argv[2], std::atoi(argv[3]));
