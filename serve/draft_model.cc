@@ -57,7 +57,11 @@ absl::Status DraftModel::Admit(uint32_t slot, SlotState* verifies) {
   state.prompt_length = verifies->prompt_length;
   // One token follows the last that it has a position for.
   state.max_length = std::min(verifies->max_length, static_cast<u32>(decoder_.limits.max_model_len) + 1);
-  state.top_p = 1;  // and temperature 0: drafts are greedy
+  // Drafts are drawn as the target draws, from the same random numbers: greedy where it is.
+  state.key = verifies->key;
+  state.temperature = verifies->temperature;
+  state.top_k = verifies->top_k;
+  state.top_p = verifies->top_p;
   state.role = kSlotDrafts;
   state.partner = target_.slots + static_cast<uint64_t>(offset);
   mine = {true, state.max_length, state.context_length};

@@ -107,7 +107,7 @@ void AddSpeculateFlag(CLI::App* app, EngineFlags* flags) {
 void AddDraftModelFlags(CLI::App* app, EngineFlags* flags) {
   CLI::Option* model =
       app->add_option("--speculate-model", flags->draft_model,
-                      "A smaller model of the same vocabulary (as --model): its greedy drafts are "
+                      "A smaller model of the same vocabulary (as --model): its drafts are "
                       "verified at once; the output stays the same")
           ->check(NotEmpty())
           ->excludes(app->get_option("--speculate"));

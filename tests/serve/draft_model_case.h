@@ -214,7 +214,6 @@ inline void CheckOwnDraftModel(const std::string& device, uint32_t max_tokens,
                                  .draft_model = same});
   std::vector<Request> requests = SomeRequests(max_tokens);
   requests.resize(2);
-  for (Request& request : requests) request.sampling.temperature = 0;
   const Served plain = Serve(runner.get(), requests, 0);
   for (const uint32_t drafts : lengths) {
     const Served served = Serve(runner.get(), requests, drafts);
