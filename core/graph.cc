@@ -180,8 +180,9 @@ DimRef Graph::Dim(const Expr& expr) {
 
 GridHandle Graph::CallOp(std::string name, const OpInfo* op, int variant,
                          std::vector<Operand> operands, std::vector<unsigned char> params,
-                         std::vector<Expr> extents) {
+                         std::vector<Expr> extents, std::vector<TensorBox> boxes) {
   GridDecl grid;
+  grid.boxes = std::move(boxes);
   grid.name = std::move(name);
   grid.op = op;
   grid.variant = variant;

@@ -121,6 +121,7 @@ struct GridDecl {
   std::vector<Operand> operands;
   std::vector<unsigned char> params;
   std::vector<Expr> extents;  // 1..kMaxCoords
+  std::vector<TensorBox> boxes;
   std::vector<Edge> waits, notifies;
   int section = 0;
   bool is_gate = false;  // a gate task (core/gates.h), made by Finish, never by hand
@@ -186,8 +187,12 @@ class Graph {
     static_assert(sizeof(typename Op::Params) <= kMaxParamBytes);
     std::vector<unsigned char> bytes(sizeof(params));
     std::memcpy(bytes.data(), &params, sizeof(params));
+    std::vector<TensorBox> boxes;
+    if constexpr (requires { Op::kBoxes; }) {
+      for (i32 i = 0; i < Op::kBoxes; ++i) boxes.push_back(Op::BoxOf(params, i, kBoxedElementBytes));
+    }
     return CallOp(std::move(name), &Op::kInfo, variant, std::move(operands), std::move(bytes),
-                  std::move(extents));
+                  std::move(extents), std::move(boxes));
   }
 
   const std::string& name() const { return name_; }
@@ -203,7 +208,8 @@ class Graph {
  private:
   friend class GridHandle;
   GridHandle CallOp(std::string name, const OpInfo* op, int variant, std::vector<Operand> operands,
-                    std::vector<unsigned char> params, std::vector<Expr> extents);
+                    std::vector<unsigned char> params, std::vector<Expr> extents,
+                    std::vector<TensorBox> boxes);
 
   std::string name_;
   std::vector<SymbolDecl> symbols_;

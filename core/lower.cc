@@ -66,6 +66,7 @@ void LowerGrids(const Graph& graph, Program& program) {
       for (const Operand& operand : decl.operands)
         grid.operands.push_back(WithLayer(graph, lowered.layers, operand));
       grid.params = decl.params;
+      grid.boxes = decl.boxes;
       program.grids.push_back(std::move(grid));
     }
     lowered.grid_count = static_cast<int>(program.grids.size()) - lowered.first_grid;

@@ -44,6 +44,7 @@ struct ProgramGrid {
   int gate_of = -1;
   std::vector<Operand> operands;  // per-layer tensors have their layer index spelled out
   std::vector<unsigned char> params;
+  std::vector<TensorBox> boxes;  // pages that targets with tensor maps copy at once
   int64_t ticket_base = 0;  // first ticket counter of this grid (one per layer)
 };
 

@@ -111,11 +111,13 @@ struct TensorRef {
   i64 layer_stride;  // bytes
 };
 
+inline constexpr u32 kTensorMapBytes = 128;  // CUtensorMap of the CUDA driver
+
 // One task grid's record, read at run time so that all layers and all grids of a kind share one body.
 struct Node {
   u32 kind;
   u32 policy;       // PolicyId
-  u32 reserved[2];
+  u64 boxes;        // tensor maps of the op's boxes, kTensorMapBytes each; 0: none
   TensorRef operands[kMaxOperands];
   alignas(16) u8 params[kMaxParamBytes];
 };

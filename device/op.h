@@ -60,6 +60,22 @@ struct CopyShape {
   EVT_FN u32 Size() const { return static_cast<u32>(runs) * RunSize(); }
 };
 
+// A page as a box of one of an op's operands, seen as a tensor of five dims: what targets with tensor maps copy
+// with one instruction, whatever its pieces are. An op that has such boxes says how many (kBoxes) and what they
+// are (BoxOf(params, number, bytes of an element)). In the page the first dim runs fastest.
+struct TensorBox {
+  i32 operand;
+  u32 count[4];   // of dims 0 to 3 (dim 4: layers); 0: as many as the operand's memory has. Dim 0 is of 8-byte
+                  // elements, back to back
+  u64 stride[3];  // of dims 1 to 3, in bytes, multiples of 16
+  u32 box[4];     // counts of the box, each at most 256; one layer
+};
+inline constexpr i32 kBoxedElementBytes = 2;  // of an element, on targets with tensor maps
+// Where a box begins.
+struct BoxAt {
+  i32 at[5];
+};
+
 // A dimension that is a constant or one of the program's derived dims, evaluated once per step.
 struct DimRef {
   i32 index;  // >= 0: a derived dim; -1: the constant `value`
@@ -96,6 +112,9 @@ struct Task {
     return reinterpret_cast<T*>(ref.address + static_cast<u64>(at.layer * ref.layer_stride));
   }
   EVT_FN i32 Dim(DimRef ref) const { return step.Dim(ref); }
+  // Where the tensor map of the op's box with this number is, and the last index of a box of this operand.
+  EVT_FN u64 Box(i32 number) const { return node.boxes + static_cast<u32>(number) * kTensorMapBytes; }
+  EVT_FN i32 BoxLayer(int index) const { return node.operands[index].layer_stride != 0 ? at.layer : 0; }
 };
 
 }  // namespace eventide

@@ -15,6 +15,7 @@ struct GpuArch {
   bool bulk_copy;      // cp.async.bulk and mbarrier transactions
   bool setmaxnreg;     // registers move between warpgroups
   bool wgmma;
+  bool tensor_maps;  // pages are copied as boxes of tensor maps (device/op.h)
   bool cluster_launch_control;
 };
 

@@ -99,6 +99,8 @@ absl::StatusOr<const CudaDriver*> CudaDriver::Load() {
   resolve(driver->EventElapsedTime, "cuEventElapsedTime");
   resolve(driver->LaunchCooperative, "cuLaunchCooperativeKernel");
   resolve(driver->LaunchKernel, "cuLaunchKernel");
+  driver->TensorMapEncodeTiled = reinterpret_cast<decltype(driver->TensorMapEncodeTiled)>(
+      dlsym(library, "cuTensorMapEncodeTiled"));
   if (missing != nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the NVIDIA driver on this machine is too old: it lacks ", missing, "; update it"));

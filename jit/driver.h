@@ -93,6 +93,10 @@ class CudaDriver {
   int (*LaunchKernel)(CuFunction, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned dynamic_shared,
                       CuStream, void** parameters, void** extra);
+  // Only drivers that know sm_90 have it: null in others.
+  int (*TensorMapEncodeTiled)(void* map, int type, uint32_t rank, void* address, const uint64_t* dims,
+                              const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
+                              int interleave, int swizzle, int l2_promotion, int fill);
 
  private:
   CudaDriver() = default;

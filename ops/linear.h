@@ -90,19 +90,42 @@ struct Linear {
     const i32 page_steps = InputSteps(groups, kElements);
     const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
     const u8* input = t.Operand<const u8>(LinearOperand::kInput);
-    const u8* first = input + static_cast<u64>(First(t, TileTokens(kElements)) / 8) * group_bytes;
+    if (!p.gathers) {
+      lane.ByOne([&](auto& one) { CopyGroups<kElements>(one, t, steps, groups, page_steps); });
+      return;
+    }
     EVT_ROLLED
     for (i32 left = Tiles(t); left > 0; --left) {
       EVT_ROLLED
       for (i32 step = 0; step < steps; step += page_steps) {
         const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes;
-        const u64 at = static_cast<u64>(step) * kStepBytes;
-        if (p.gathers) {
-          GatherRows<kElements>(lane, t, tokens, bytes, input + at);
-          continue;
+        GatherRows<kElements>(lane, t, tokens, bytes, input + static_cast<u64>(step) * kStepBytes);
+      }
+    }
+  }
+  template <i32 kElements, class L>
+  static EVT_FN void CopyGroups(L& lane, const Task<Params>& t, i32 steps, i32 groups, i32 page_steps) {
+    constexpr u32 kStepBytes = kSegments * 128 * kElements;
+    const Params& p = t.params();
+    const i32 begin = First(t, TileTokens(kElements)) / 8;
+    const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
+    const u8* first = t.Operand<const u8>(LinearOperand::kInput) + static_cast<u64>(begin) * group_bytes;
+    const u64 box = t.Box(groups <= 2 ? kBox16 : groups <= 4 ? kBox32 : kBox64);
+    const i32 layer = t.BoxLayer(LinearOperand::kInput);
+    EVT_ROLLED
+    for (i32 left = Tiles(t); left > 0; --left) {
+      EVT_ROLLED
+      for (i32 step = 0; step < steps; step += page_steps) {
+        if constexpr (L::kTensorBoxes) {
+          if (groups > 1) {  // one group is one run of memory
+            lane.CopyBox(box, BoxAt{{0, step, begin, 0, layer}}, kPageBytes,
+                         static_cast<u32>(page_steps) * kStepBytes);
+            continue;
+          }
         }
-        lane.Copy(CopyShape::Of(groups, bytes),
-                  [&](i32 g, i32) { return first + g * group_bytes + at; });
+        const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes;
+        const u8* from = first + static_cast<u64>(step) * kStepBytes;
+        lane.Copy(CopyShape::Of(groups, bytes), [&](i32 g, i32) { return from + g * group_bytes; });
       }
     }
   }
@@ -118,6 +141,16 @@ struct Linear {
       return input + static_cast<u64>(token / 8) * group_bytes +
              static_cast<u32>(token % 8) * (8 * kElements);
     });
+  }
+
+  // Pages of activations of up to 16, 32 or 64 tokens: steps of 8 tokens are a run of memory, and a page has
+  // some of each group of 8.
+  enum Box : i32 { kBox16, kBox32, kBox64, kBoxes };
+  static EVT_FN TensorBox BoxOf(const Params& p, i32 box, i32 bytes) {
+    const u32 step = static_cast<u32>(kSegments * 128 * bytes), groups = 2u << box;
+    const u64 group = static_cast<u64>(ActivationGroup(p.k) * bytes);
+    return {LinearOperand::kInput, {step / 8, static_cast<u32>(SegmentSteps(p.k)), 0, 1}, {step, group, group},
+            {step / 8, static_cast<u32>(InputSteps(static_cast<i32>(groups), bytes)), groups, 1}};
   }
 
   // Steps whose activations share a page: the largest power of two that fits.

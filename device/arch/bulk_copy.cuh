@@ -10,6 +10,13 @@ struct BulkCopyPort {
   static constexpr bool kOneThreadCopies = true;
   static constexpr u32 kFullArrivals = 1;  // one lane's expect_tx, or one plain arrival
 
+  // One thread of a converged warp. The assembler knows it for one: a bulk copy, whose operands are a warp's
+  // and not a thread's, is then one instruction and not a loop over whoever might be there.
+  static EVT_FN bool ElectOne() {
+    u32 elected;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(elected));
+    return elected != 0;
+  }
   static EVT_FN bool BarrierTry(u32 barrier, u32 parity) {
     u32 done;
     asm volatile(
@@ -46,19 +53,26 @@ struct BulkCopyPort {
     __syncwarp();
     if (LaneId() == 0) BarrierArrive(full);
   }
+  static EVT_FN void Expect(u32 full, u32 bytes) {
+    // Compute read this page with ordinary loads before it dropped it; the copy engine writes it next.
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(full),
+                 "r"(bytes)
+                 : "memory");
+  }
+  static EVT_FN void CopyBox(u32 page, u64 map, const BoxAt& box, u32 bytes, u32 full) {
+    Expect(full, bytes);
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(page),
+        "l"(map), "r"(box.at[0]), "r"(box.at[1]), "r"(box.at[2]), "r"(box.at[3]), "r"(box.at[4]), "r"(full)
+        : "memory");
+  }
   // One thread, or all lanes of a warp. The arrival precedes the copies' completions, which its
   // transaction count covers.
   template <bool kAlone, class Source>
   static EVT_FN void CopyPieces(u32 page, const CopyShape& shape, const Source& source, u32 full) {
-    if (kAlone || LaneId() == 0) {
-      // Compute read this page with ordinary loads before it dropped it; the copy engine writes it
-      // next.
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      asm volatile(
-          "{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(full),
-          "r"(shape.Size())
-          : "memory");
-    }
+    if (kAlone || LaneId() == 0) Expect(full, shape.Size());
     if constexpr (!kAlone) __syncwarp();
 #pragma unroll 1
     for (i32 i = kAlone ? 0 : static_cast<i32>(LaneId()); i < shape.pieces; i += kAlone ? 1 : 32) {

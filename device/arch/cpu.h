@@ -188,6 +188,7 @@ struct CpuWorker : CpuWorkerBase {
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = false;
+  static constexpr bool kTensorBoxes = false;
 
   // --- producers; which lane is said by the loop (Produce)
   // ------------------------------------------------
@@ -199,6 +200,10 @@ struct CpuWorker : CpuWorkerBase {
         page.piece[run * shape.pieces + i] = reinterpret_cast<const u8*>(source(i, run));
       }
     }
+  }
+  template <class F>
+  EVT_FN void ByOne(const F& f) {
+    f(*this);
   }
   template <class Source>
   EVT_FN void CopyRows(i32 rows, u32 bytes, u32 unit, const Source& source) {

@@ -7,12 +7,13 @@ namespace eventide {
 
 // A producer role. Grants pages in order, copies, takes back what compute has dropped. The stream role is
 // one thread where one thread can issue copies (kAlone); else, and for the input role, which polls many
-// events at once, it is a warp in which every decision is taken by all lanes together.
-template <class Port, u32 kLane>
+// events at once, it is a warp in which every decision is taken by all lanes together, but for what it leaves
+// to one of them (ByOne).
+template <class Port, u32 kLane, bool kOneThread>
 struct GpuProducer : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
   static constexpr u32 kRole = kLane == kLaneStream ? kRoleStream : kRoleInput;
-  static constexpr bool kAlone = kLane == kLaneStream && Port::kOneThreadCopies;
+  static constexpr bool kAlone = kOneThread;
   u32 head = 0;      // slots asked for
   u32 tail = 0;      // slots taken back
   u32 patience = 0;  // pages still to be had from dropped slots before the pool is asked again
@@ -34,6 +35,46 @@ struct GpuProducer : GpuWorkerBase<Port> {
                                       source, this->base + FullAt(kLane, head % kSlots));
     ++head;
     if constexpr (kRecordsTimeline<Port>) NoteCopy(shape.Size());
+  }
+  // A box of `bytes` bytes, in pieces that are piece_bytes apart; what lies beyond the tensor is zeros.
+  EVT_FN void CopyBox(u64 map, const BoxAt& at, u32 bytes, u32 piece_bytes) {
+    static_assert(kAlone, "one thread's work");
+    const i32 page = Acquire(true, piece_bytes);
+    if (this->aborted_) return;
+    Port::CopyBox(PagesAddress() + static_cast<u32>(page) * kPageBytes, map, at, bytes,
+                  this->base + FullAt(kLane, head % kSlots));
+    ++head;
+    if constexpr (kRecordsTimeline<Port>) NoteCopy(bytes);
+  }
+  // f(producer), by one thread where one can issue copies: page after page, it needs no votes.
+  template <class F>
+  EVT_FN void ByOne(const F& f) {
+    if constexpr (kAlone || !Port::kOneThreadCopies) {
+      f(*this);
+    } else {
+      GpuProducer<Port, kLane, true> one(this->shared, this->pages, this->program);
+      one.Continue(*this);
+      __syncwarp();
+      const bool elected = Port::ElectOne();
+      if (elected) f(one);
+      const i32 from = __ffs(static_cast<i32>(__ballot_sync(0xffffffffu, elected))) - 1;
+      head = __shfl_sync(0xffffffffu, one.head, from);
+      tail = __shfl_sync(0xffffffffu, one.tail, from);
+      patience = __shfl_sync(0xffffffffu, one.patience, from);
+      this->aborted_ = __shfl_sync(0xffffffffu, static_cast<i32>(one.aborted_), from) != 0;
+      if constexpr (kRecordsTimeline<Port>) {
+        if (elected) this->timer = one.timer;
+      }
+    }
+  }
+  // Where another producer of this lane is.
+  template <class Producer>
+  EVT_FN void Continue(const Producer& other) {
+    head = other.head;
+    tail = other.tail;
+    patience = other.patience;
+    this->aborted_ = other.aborted_;
+    this->timer = other.timer;
   }
   // One lane's 16 bytes at a time: too little for bulk copies, and rows of 8 are no run in memory. Each lane
   // asks for the address of one row.

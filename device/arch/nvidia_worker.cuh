@@ -186,9 +186,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     }
     p.EvaluateDims(shared.step);
     // The more tokens, the more of what is copied are activations.
-    const u32 share = shared.sum_of_rows > 32 ? page_count / 2
-                      : shared.sum_of_rows > 8 ? page_count / 3
-                                               : page_count / 4;
+    const u32 share = shared.sum_of_rows > 8 ? page_count / 3 : page_count / 4;
     shared.pool.floor[kLaneInput] = Max(shared.pool.floor[kLaneInput], share);
   }
   __syncthreads();
@@ -214,8 +212,8 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   } else {
     Port::GiveRegisters();
     if (warp == kStreamWarp) {
-      using Stream = GpuProducer<Roles, kLaneStream>;
-      if (!Stream::kAlone || LaneId() == 0) {
+      using Stream = GpuProducer<Roles, kLaneStream, Port::kOneThreadCopies>;
+      if (!Stream::kAlone || Port::ElectOne()) {
         Stream stream(shared, pages, program);
         if constexpr (kTimeline) stream.TimeStep(kRoleStream);
         RunStream(p, stream);
@@ -224,7 +222,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
         stream.SetCause(kRoleStream, kAbortNone);
       }
     } else if (warp == kInputWarp) {
-      GpuProducer<Roles, kLaneInput> input(shared, pages, program);
+      GpuProducer<Roles, kLaneInput, false> input(shared, pages, program);
       if constexpr (kTimeline) input.TimeStep(kRoleInput);
       RunInput(p, input);
       if constexpr (kTimeline) input.TimeStepEnd();

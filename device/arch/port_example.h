@@ -33,6 +33,12 @@ struct ExampleWorker {
   // apart too. rows <= 32; of rows that a piece lacks, anything may be read. The input role only.
   template <class Source>
   void CopyRows(i32 rows, u32 bytes, u32 unit, const Source& source);
+  // Where the target has tensor maps (kTensorBoxes): the lane's next page is the box that begins at `at`, of
+  // `bytes` bytes in pieces piece_bytes apart. By one thread: within ByOne.
+  void CopyBox(u64 map, const struct BoxAt& at, u32 bytes, u32 piece_bytes);
+  // Calls f(producer) once, for copies that one thread can issue by itself; no CopyRows within it.
+  template <class F>
+  void ByOne(const F& f);
   // The lane's next page without data, for Compute to fill as one piece of kPageBytes.
   void Blank();
 

@@ -135,6 +135,7 @@ struct SimWorker {
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = true;
+  static constexpr bool kTensorBoxes = false;
   StepView step;
   u32 worker, workers;
   u32 role;
@@ -167,6 +168,10 @@ struct SimWorker {
     }
     copy.done = &slot.full;
     SimIssueOrHold(held, copy);
+  }
+  template <class F>
+  EVT_FN void ByOne(const F& f) {
+    f(*this);
   }
   template <class Source>
   void CopyRows(i32 rows, u32 bytes, u32 unit, const Source& source) {

@@ -14,6 +14,7 @@ struct Sm80 {
   static constexpr i32 kAttentionDims = 64;
   static constexpr i32 kAttentionTokens = 32;
 
+  static EVT_FN bool ElectOne() { return LaneId() == 0; }
   static EVT_FN bool BarrierTry(u32 barrier, u32 parity) {
     return BarrierTest(barrier, parity);
   }
