@@ -19,7 +19,7 @@ constexpr GpuArch kArchs[] = {
     {"sm_90a", 9, 0, 227 * 1024, kBulkCopy, true, true, true, true, false},
     {"sm_100a", 10, 0, 227 * 1024, kBulkCopy, true, true, false, true, true},
     {"sm_103a", 10, 3, 227 * 1024, kBulkCopy, true, true, false, true, true},
-    {"sm_120a", 12, 0, 99 * 1024, kBulkCopyFixedRegisters, true, false, false, true, true},
+    {"sm_120a", 12, 0, 99 * 1024, kBulkCopyFixedRegisters, true, false, false, false, true},
 };
 
 std::string Names() {

@@ -132,8 +132,6 @@ class CudaExecutorImpl : public CudaExecutor {
   absl::Status ChooseWorkers(const CudaExecutorOptions& options);
   absl::Status Allocate(const CudaExecutorOptions& options);
   absl::Status AllocateTensors(const CudaExecutorOptions& options);
-  // Makes and uploads the tensor maps of ops' boxes, where kernels use them.
-  absl::Status DescribeBoxes(absl::Span<Node> nodes);
   absl::Status AwaitEvent(CuEvent event);
 
   std::shared_ptr<CudaDevice> gpu_;  // first: closed last
@@ -255,27 +253,13 @@ absl::Status CudaExecutorImpl::AllocateTensors(const CudaExecutorOptions& option
   return absl::OkStatus();
 }
 
-absl::Status CudaExecutorImpl::DescribeBoxes(absl::Span<Node> nodes) {
-  const int64_t count = TensorMapCount(*program_);
-  if (count == 0 || !gpu_->arch->tensor_maps) return absl::OkStatus();
-  if (gpu_->driver->TensorMapEncodeTiled == nullptr) {
-    return absl::FailedPreconditionError(
-        "the NVIDIA driver cannot describe tensors to the copy engine (cuTensorMapEncodeTiled is missing): "
-        "install a newer one");
-  }
-  ASSIGN_OR_RETURN(const Buffer buffer, memory_->Allocate(count * kTensorMapBytes, "tensor maps"));
-  ASSIGN_OR_RETURN(const std::vector<uint8_t> maps,
-                   EncodeTensorMaps(*gpu_->driver, *program_, buffer.address, nodes));
-  return memory_->Upload(buffer.address, maps.data(), static_cast<int64_t>(maps.size()));
-}
-
 absl::Status CudaExecutorImpl::Allocate(const CudaExecutorOptions& options) {
   RETURN_IF_ERROR(AllocateTensors(options));
   MachineShape machine;
   machine.workers = workers_;
   ASSIGN_OR_RETURN(const PolicyPlan policies, Plan(*program_, machine, options.policy));
   ASSIGN_OR_RETURN(std::vector<Node> nodes, BuildNodes(*program_, addresses_, policies.policy));
-  RETURN_IF_ERROR(DescribeBoxes(absl::MakeSpan(nodes)));
+  RETURN_IF_ERROR(DescribeBoxes(*gpu_, *program_, memory_.get(), absl::MakeSpan(nodes)));
   const int64_t node_bytes = static_cast<int64_t>(nodes.size() * sizeof(Node));
   const int64_t address_bytes = static_cast<int64_t>(addresses_.size() * sizeof(uint64_t));
   // A program without events still has a counter, so that no pointer is null.

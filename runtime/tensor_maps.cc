@@ -1,6 +1,6 @@
 #include "runtime/tensor_maps.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "runtime/memory.h"
@@ -40,9 +40,9 @@ absl::StatusOr<TensorMapShape> ShapeOf(const TensorBox& box, const BoxedOperand&
     if (i > 0) shape.strides[i - 1] = box.stride[i - 1];
     if (box.count[i] == 0) {
       if (i == 0) return absl::InternalError("a box whose first dim is open");
-      shape.dims[i] = static_cast<uint64_t>(operand.layer_bytes) / box.stride[i - 1];
+      // A tensor without elements has a map all the same; nobody copies from it.
+      shape.dims[i] = std::max<uint64_t>(1, static_cast<uint64_t>(operand.layer_bytes) / box.stride[i - 1]);
     }
-    if (shape.dims[i] == 0) return absl::InternalError("a box of a tensor without elements");
   }
   shape.dims[4] = static_cast<uint64_t>(operand.layers);
   shape.box[4] = 1;
@@ -51,36 +51,38 @@ absl::StatusOr<TensorMapShape> ShapeOf(const TensorBox& box, const BoxedOperand&
   return shape;
 }
 
-int64_t TensorMapCount(const Program& program) {
+absl::Status DescribeBoxes(const CudaDevice& gpu, const Program& program, CudaMemory* memory,
+                           absl::Span<Node> nodes) {
   int64_t count = 0;
   for (const ProgramGrid& grid : program.grids) count += static_cast<int64_t>(grid.boxes.size());
-  return count;
-}
-
-absl::StatusOr<std::vector<uint8_t>> EncodeTensorMaps(const CudaDriver& driver, const Program& program,
-                                                      uint64_t address, absl::Span<Node> nodes) {
-  struct alignas(64) Map {
-    uint8_t bytes[kTensorMapBytes];
-  };
+  if (count == 0 || !gpu.arch->tensor_maps) return absl::OkStatus();
+  if (gpu.driver->TensorMapEncodeTiled == nullptr) {
+    return absl::FailedPreconditionError(
+        "the NVIDIA driver cannot describe tensors to the copy engine (cuTensorMapEncodeTiled is missing): "
+        "install a newer one");
+  }
+  ASSIGN_OR_RETURN(const Buffer buffer, memory->Allocate(count * kTensorMapBytes, "tensor maps"));
   std::vector<uint8_t> maps;
   for (const ProgramGrid& grid : program.grids) {
     if (grid.boxes.empty()) continue;
     Node& node = nodes[grid.node];
-    node.boxes = address + maps.size();
+    node.boxes = buffer.address + maps.size();
     for (const TensorBox& box : grid.boxes) {
       ASSIGN_OR_RETURN(const BoxedOperand operand, OperandOf(program, grid, node, box.operand));
       ASSIGN_OR_RETURN(const TensorMapShape shape, ShapeOf(box, operand));
       const uint32_t steps[5] = {1, 1, 1, 1, 1};
-      Map map;
-      RETURN_IF_ERROR(driver.Check(
-          driver.TensorMapEncodeTiled(&map, kUint64, 5, reinterpret_cast<void*>(operand.address), shape.dims,
-                                      shape.strides, shape.box, steps, 0, 0, kPromotion256, 0),
+      struct alignas(64) {
+        uint8_t bytes[kTensorMapBytes];
+      } map;
+      RETURN_IF_ERROR(gpu.driver->Check(
+          gpu.driver->TensorMapEncodeTiled(&map, kUint64, 5, reinterpret_cast<void*>(operand.address), shape.dims,
+                                           shape.strides, shape.box, steps, 0, 0, kPromotion256, 0),
           absl::StrFormat("describing operand %s of grid %s to the copy engine",
                           grid.op->operands[box.operand].name, grid.name)));
       maps.insert(maps.end(), map.bytes, map.bytes + kTensorMapBytes);
     }
   }
-  return maps;
+  return memory->Upload(buffer.address, maps.data(), static_cast<int64_t>(maps.size()));
 }
 
 }  // namespace eventide

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "core/program.h"
 #include "core/status.h"
 #include "device/abi.h"
-#include "jit/driver.h"
+#include "runtime/cuda_device.h"
+#include "runtime/cuda_memory.h"
 
 namespace eventide {
 
@@ -27,10 +27,8 @@ struct TensorMapShape {
 };
 absl::StatusOr<TensorMapShape> ShapeOf(const TensorBox& box, const BoxedOperand& operand);
 
-// Number of maps that the program's nodes need.
-int64_t TensorMapCount(const Program& program);
-// The maps of all nodes, kTensorMapBytes each, to be uploaded to `address`; nodes learn where theirs are.
-absl::StatusOr<std::vector<uint8_t>> EncodeTensorMaps(const CudaDriver& driver, const Program& program,
-                                                      uint64_t address, absl::Span<Node> nodes);
+// Makes the maps of all nodes and uploads them; nodes learn where theirs are. Nothing where kernels use none.
+absl::Status DescribeBoxes(const CudaDevice& gpu, const Program& program, CudaMemory* memory,
+                           absl::Span<Node> nodes);
 
 }  // namespace eventide

@@ -8,6 +8,7 @@ namespace eventide {
 
 struct BulkCopyPort {
   static constexpr bool kOneThreadCopies = true;
+  static constexpr bool kTensorBoxes = true;
   static constexpr u32 kFullArrivals = 1;  // one lane's expect_tx, or one plain arrival
 
   // One thread of a converged warp. The assembler knows it for one: a bulk copy, whose operands are a warp's

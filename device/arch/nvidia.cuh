@@ -192,7 +192,7 @@ struct GpuWorkerBase {
   static constexpr i32 kGroups = kComputeWarps;
   static constexpr bool kSwizzledKv = true;
   static constexpr bool kPagesAreCopies = true;
-  static constexpr bool kTensorBoxes = Port::kOneThreadCopies;
+  static constexpr bool kTensorBoxes = Port::kTensorBoxes;
 
   SharedState& shared;
   // Its shared-memory address, which the compiler would else work out from special registers each time.

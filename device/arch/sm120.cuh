@@ -9,6 +9,7 @@
 namespace eventide {
 
 struct Sm120 : BulkCopyPort {
+  static constexpr bool kTensorBoxes = false;  // its service warps have no registers to spare for them
   static constexpr i32 kAttentionTokens = 32;
   static constexpr i32 kAttentionDims = 64;  // see sm80.cuh
   static EVT_FN void TakeRegisters() {}

@@ -76,7 +76,9 @@ TEST_CASE("a tensor map's dims are the box's, and what the operand has where the
   REQUIRE(one.ok());
   CHECK(one->dims[4] == 1);
   CHECK(one->strides[3] % 16 == 0);
-  CHECK_FALSE(ShapeOf(box, {0x1000, 1, 0, 2047}).ok());
+  const auto none = ShapeOf(box, {0x1000, 1, 0, 0});  // a step's tensors may have no elements
+  REQUIRE(none.ok());
+  CHECK(none->dims[1] == 1);
 }
 
 }  // namespace
