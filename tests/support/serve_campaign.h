@@ -101,7 +101,7 @@ class ServeCampaign {
     options.limits.max_outputs = 6 * 9;
     options.limits.max_model_len = 96;
     options.limits.block_size = 8;
-    options.limits.num_blocks = 16;  // the longest takes 12: somebody is preempted
+    options.limits.num_blocks = 13;  // the longest takes 12: somebody is preempted
     if (exits) {
       options.limits.exit_first = 2;
       options.exit_threshold = 0.8f;
