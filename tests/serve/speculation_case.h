@@ -2,6 +2,7 @@
 // hold: whatever is drafted, requests get the tokens they get without drafts, and every block comes back.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <random>
@@ -259,6 +260,20 @@ inline void CheckForcedDrafts(const std::string& device) {
     });
     CHECK(ragged.accepted > 0);
     CHECK(ragged.accepted < ragged.drafted);
+  }
+}
+
+// Requests of which some are cancelled while drafts are verified have said what they would have said.
+inline void CheckCancelled(MegakernelRunner* runner) {
+  const std::vector<Request> requests = SomeRequests(60);
+  const Served plain = Serve(runner, requests, 0);
+  const Served served = Serve(runner, requests, 7, 0.2);
+  CHECK(served.stats.finished_abort > 2);
+  for (const auto& [id, tokens] : served.tokens) {
+    const Tokens& all = plain.tokens.at(id);
+    REQUIRE(tokens.size() <= all.size());
+    CHECK(std::equal(tokens.begin(), tokens.end(), all.begin()));
+    if (served.reasons.at(id) == FinishReason::kLength) CHECK(tokens == all);
   }
 }
 

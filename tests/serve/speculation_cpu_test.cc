@@ -84,16 +84,7 @@ TEST_CASE("requests whose prompts lie in blocks they share say with drafts what 
 
 TEST_CASE("cancelled requests had said what they would have said without drafts") {
   auto runner = MakeDraftRunner({});
-  const std::vector<Request> requests = SomeRequests(60);
-  const Served plain = Serve(runner.get(), requests, 0);
-  const Served served = Serve(runner.get(), requests, 7, 0.2);
-  CHECK(served.stats.finished_abort > 2);
-  for (const auto& [id, tokens] : served.tokens) {
-    const Tokens& all = plain.tokens.at(id);
-    REQUIRE(tokens.size() <= all.size());
-    CHECK(std::equal(tokens.begin(), tokens.end(), all.begin()));
-    if (served.reasons.at(id) == FinishReason::kLength) CHECK(tokens == all);
-  }
+  CheckCancelled(runner.get());
 }
 
 TEST_CASE("where logits have room for few drafts, rows share it and none goes without its token") {
