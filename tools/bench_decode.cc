@@ -2,17 +2,14 @@
 // reading its bytes would take at the speed of a plain read measured in the same run.
 #include <algorithm>
 #include <numeric>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/status.h"
 #include "runtime/chrome_trace.h"
-#include "serve/decode_bench.h"
 #include "tools/bench.h"
-#include "tools/engine_flags.h"
+#include "tools/bench_steps.h"
 #include "tools/flags.h"
-#include "tools/read_ceiling.h"
 
 namespace eventide {
 namespace {
@@ -28,37 +25,21 @@ struct DecodeFlags {
 };
 
 struct MeasuredRow {
-  DecodeShape shape;
-  DecodeTimes times;
+  StepShape shape;
+  StepTimes times;
   DraftStats drafts;
   double layers = 0;  // of early exit: that a token of the last step passed, on average
 };
 
-// KV memory that one shape may take: what the model, packing and activations leave.
-absl::StatusOr<int64_t> KvBudget(const DecodeFlags& flags, const ReadCeiling& ceiling,
-                                 const ModelConfig& config, DType storage,
-                                 const OpenedModel& draft_model) {
-  if (flags.kv_gib > 0) return static_cast<int64_t>(flags.kv_gib * (1 << 30));
-  ASSIGN_OR_RETURN(const int64_t free, ceiling.FreeBytes());
-  const int64_t embedding =
-      config.tie_embeddings ? 0 : int64_t{config.vocab} * config.hidden * DTypeSize(storage);
-  int64_t model = DecodeWeightBytes(config, storage) + embedding;
-  if (draft_model.source != nullptr) {
-    model += DecodeWeightBytes(draft_model.source->config(), draft_model.storage);
-  }
-  return std::max<int64_t>(
-      0, static_cast<int64_t>(0.9 * static_cast<double>(free - model)) - (int64_t{256} << 20));
-}
-
 nlohmann::ordered_json RowJson(const DecodeFlags& flags, const ReadCeiling& ceiling,
                                const MeasuredRow& row) {
-  const double floor = static_cast<double>(row.times.bytes) / (ceiling.gbps() * 1e6);
+  const double floor = FloorMs(row.times, ceiling);
   nlohmann::ordered_json json = {
           {"model", flags.engine.model},
           {"batch", row.shape.batch},
           {"context", row.shape.context},
           {"policy", flags.engine.policy},
-          {"ms", {{"p5", row.times.ms.p5}, {"p50", row.times.ms.p50}, {"p95", row.times.ms.p95}}},
+          {"ms", ToJson(row.times.ms)},
           {"bytes", row.times.bytes},
           {"ceiling_gbps", ceiling.gbps()},
           {"floor_ms", floor},
@@ -85,7 +66,7 @@ std::string Table(const DecodeFlags& flags, const ReadCeiling& ceiling,
                         "p5 ms", "median", "p95 ms", "MB", "floor ms", "share", "wall ms",
                         "submit us");
   for (const MeasuredRow& row : rows) {
-    const double floor = static_cast<double>(row.times.bytes) / (ceiling.gbps() * 1e6);
+    const double floor = FloorMs(row.times, ceiling);
     absl::StrAppendFormat(&text, "%6d %8d %9.3f %9.3f %9.3f %10.1f %9.3f %6.2f %9.3f %10.1f\n",
                           row.shape.batch, row.shape.context, row.times.ms.p5, row.times.ms.p50,
                           row.times.ms.p95, static_cast<double>(row.times.bytes) / 1e6, floor,
@@ -98,9 +79,6 @@ std::string Table(const DecodeFlags& flags, const ReadCeiling& ceiling,
 }
 
 absl::Status CheckFlags(const DecodeFlags& flags) {
-  if (flags.engine.device == "sim") {
-    return UsageError("the simulator has no clock: bench runs on cpu and cuda");
-  }
   if (flags.tokens_per_row > 1 && DraftTokens(flags.engine) > 0) {
     return UsageError("speculation adds drafts to rows of one token: leave --tokens-per-row out");
   }
@@ -112,36 +90,31 @@ absl::Status CheckFlags(const DecodeFlags& flags) {
 }
 
 // The shapes that fit; the others are named in `skipped`.
-absl::StatusOr<std::vector<DecodeShape>> FittingShapes(const DecodeFlags& flags,
-                                                       const ModelConfig& config,
-                                                       const DecodeBenchOptions& options,
-                                                       int64_t budget,
-                                                       nlohmann::ordered_json* skipped) {
-  std::vector<DecodeShape> shapes;
+absl::StatusOr<std::vector<StepShape>> FittingShapes(const DecodeFlags& flags,
+                                                     const StepBenchSetup& setup,
+                                                     nlohmann::ordered_json* skipped) {
+  std::vector<StepShape> shapes;
+  const int positions = setup.model.source->config().max_positions;
   for (const int context : flags.contexts) {
-    if (context > config.max_positions) {
-      return UsageError(absl::StrCat("--context ", context, ": the model takes at most ",
-                                     config.max_positions, " tokens"));
+    if (context > positions) {
+      return UsageError(absl::StrCat("--context ", context, ": the model takes at most ", positions,
+                                     " tokens"));
     }
     for (const int batch : flags.batches) {
-      const DecodeShape shape{batch, context};
-      if (DecodeKvMemory(config, options, shape) <= budget) {
+      const StepShape shape{batch, context};
+      if (Fits(setup, shape)) {
         shapes.push_back(shape);
       } else {
         skipped->push_back({{"batch", batch}, {"context", context}});
       }
     }
   }
-  if (shapes.empty()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no shape fits: the KV memory may take ", budget >> 20,
-                     " MiB (--kv-gib says otherwise); give smaller --batch or --context"));
-  }
+  if (shapes.empty()) return NoShapeFits(setup, "--batch or --context");
   return shapes;
 }
 
 absl::Status WriteTimeline(const DecodeFlags& flags, const ReadCeiling& ceiling, const MeasuredRow& row,
-                           DecodeBench* bench) {
+                           StepBench* bench) {
   ASSIGN_OR_RETURN(const Timeline timeline, bench->LastTimeline());
   nlohmann::ordered_json about = RowJson(flags, ceiling, row);
   about.erase("ms");
@@ -158,19 +131,19 @@ absl::StatusOr<double> LayersPerToken(MegakernelRunner& runner) {
 }
 
 absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const DecodeFlags& flags,
-                                                    const std::vector<DecodeShape>& shapes,
-                                                    DecodeBench* bench) {
+                                                    const std::vector<StepShape>& shapes,
+                                                    StepBench* bench) {
   Progress progress;
   std::vector<MeasuredRow> rows;
   const double per_shape = flags.steps + flags.warmup + std::min(flags.steps, 64);
-  for (const DecodeShape& shape : shapes) {
+  for (const StepShape& shape : shapes) {
     const std::string note = absl::StrCat("batch ", shape.batch, ", context ", shape.context);
     const double before = static_cast<double>(rows.size()) * per_shape;
     const auto show = [&](int done) {
       progress.Bar("decode", before + done, per_shape * static_cast<double>(shapes.size()), note);
     };
-    ASSIGN_OR_RETURN(const DecodeTimes times,
-                     bench->Measure(shape, flags.steps, flags.warmup, show));
+    ASSIGN_OR_RETURN(const StepTimes times,
+                     bench->Measure(shape, {flags.steps, flags.warmup}, show));
     ASSIGN_OR_RETURN(const double layers, LayersPerToken(bench->runner()));
     rows.push_back({shape, times, bench->drafts(), layers});
   }
@@ -179,36 +152,19 @@ absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const DecodeFlags& flags,
 
 absl::Status RunBenchDecode(const DecodeFlags& flags) {
   RETURN_IF_ERROR(CheckFlags(flags));
-  ASSIGN_OR_RETURN(const OpenedModel model, OpenFlaggedModel(flags.engine));
-  const ModelConfig& config = model.source->config();
-  ASSIGN_OR_RETURN(const OpenedModel draft_model, OpenDraftModel(flags.engine, model));
-  ASSIGN_OR_RETURN(ReadCeiling ceiling, ReadCeiling::Open(model.device, flags.engine.workers));
-  DecodeBenchOptions options;
-  options.backend = {model.device, flags.engine.workers, flags.engine.policy, flags.engine.seed};
-  options.backend.time_steps = true;
+  ASSIGN_OR_RETURN(StepBenchSetup setup, OpenStepBench(flags.engine, flags.kv_gib));
+  StepBenchOptions& options = setup.options;
   options.backend.timeline_tasks = flags.timeline.empty() ? 0 : kTimelineTasks;
-  options.storage = model.storage;
   options.tokens_per_row = flags.tokens_per_row;
-  options.drafts = static_cast<int>(DraftTokens(flags.engine));
-  options.draft_model = draft_model.source.get();
-  options.draft_storage = draft_model.storage;
   DecoderLimits exits;
-  SetExitLimits(flags.engine, config.layers, &exits);
+  SetExitLimits(flags.engine, setup.model.source->config().layers, &exits);
   options.exit_first = exits.exit_first;
   options.exit_every = exits.exit_every;
   options.exit_threshold = static_cast<float>(flags.engine.exit_threshold);
-  options.block_size = flags.engine.block_size;
-  options.seed = flags.engine.seed;
-  options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
-  ASSIGN_OR_RETURN(const int64_t budget, KvBudget(flags, ceiling, config, model.storage, draft_model));
   nlohmann::ordered_json skipped = nlohmann::ordered_json::array();
-  ASSIGN_OR_RETURN(options.shapes, FittingShapes(flags, config, options, budget, &skipped));
-  Progress progress;
-  options.pack_progress = [&](int64_t done, int64_t total) {
-    progress.Bar("loading weights", static_cast<double>(done), static_cast<double>(total));
-  };
-  ASSIGN_OR_RETURN(const auto bench, DecodeBench::Create(*model.source, options));
-  progress.Clear();
+  ASSIGN_OR_RETURN(options.shapes, FittingShapes(flags, setup, &skipped));
+  ASSIGN_OR_RETURN(const auto bench, LoadStepBench(setup));
+  ReadCeiling& ceiling = setup.ceiling;
   ASSIGN_OR_RETURN(const std::vector<MeasuredRow> rows,
                    MeasureAll(flags, options.shapes, bench.get()));
   RETURN_IF_ERROR(ceiling.Measure());

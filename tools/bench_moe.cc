@@ -8,11 +8,9 @@
 #include "absl/strings/str_format.h"
 #include "core/status.h"
 #include "models/routes.h"
-#include "serve/decode_bench.h"
 #include "tools/bench.h"
-#include "tools/engine_flags.h"
+#include "tools/bench_steps.h"
 #include "tools/flags.h"
-#include "tools/read_ceiling.h"
 
 namespace eventide {
 namespace {
@@ -29,7 +27,7 @@ struct MoeFlags {
 struct MeasuredRow {
   std::string policy, routing;
   int batch = 1;
-  DecodeTimes times;
+  StepTimes times;
   RouteStatistics routes;
   int64_t bytes = 0;
 };
@@ -48,7 +46,7 @@ nlohmann::ordered_json RowJson(const MoeFlags& flags, const ReadCeiling& ceiling
           {"context", flags.context},
           {"policy", row.policy},
           {"routing", row.routing},
-          {"ms", {{"p5", ms.p5}, {"p50", ms.p50}, {"p95", ms.p95}}},
+          {"ms", ToJson(ms)},
           {"bytes", row.bytes},
           {"ceiling_gbps", ceiling.gbps()},
           {"floor_ms", floor},
@@ -92,14 +90,14 @@ std::string Table(const MoeFlags& flags, const ReadCeiling& ceiling,
 }
 
 absl::StatusOr<MeasuredRow> MeasureRow(const MoeFlags& flags, const std::string& routing, int batch,
-                                       DecodeBench* bench) {
+                                       StepBench* bench) {
   const ModelConfig& config = bench->runner().decoder().config;
   ASSIGN_OR_RETURN(const Routes routes, MakeRoutes(routing, config, flags.engine.seed));
   RETURN_IF_ERROR(bench->SetRoutes(routes));
   MeasuredRow row;
   row.routing = routing;
   row.batch = batch;
-  ASSIGN_OR_RETURN(row.times, bench->Measure({batch, flags.context}, flags.steps, flags.warmup));
+  ASSIGN_OR_RETURN(row.times, bench->Measure({batch, flags.context}, {flags.steps, flags.warmup}));
   ASSIGN_OR_RETURN(const Routes last, bench->LastRoutes());
   const int experts = config.num_experts;
   const RouteStatistics seen = StatisticsOf(last, experts, last.lines, last.lines);
@@ -118,39 +116,27 @@ absl::StatusOr<MeasuredRow> MeasureRow(const MoeFlags& flags, const std::string&
 }
 
 absl::Status RunBenchMoe(const MoeFlags& flags) {
-  if (flags.engine.device == "sim") {
-    return UsageError("the simulator has no clock: bench runs on cpu and cuda");
-  }
   if (!flags.record.empty() &&
       std::find(flags.routings.begin(), flags.routings.end(), "router") == flags.routings.end()) {
     return UsageError("--record writes what the router chose: it needs --routing router");
   }
-  ASSIGN_OR_RETURN(const OpenedModel model, OpenFlaggedModel(flags.engine));
-  // Before anything is measured: mistakes in their names.
+  ASSIGN_OR_RETURN(StepBenchSetup setup, OpenStepBench(flags.engine, /*kv_gib=*/0));
+  // Before the model is loaded: mistakes in their names.
   for (const std::string& routing : flags.routings) {
-    RETURN_IF_ERROR(MakeRoutes(routing, model.source->config(), 0).status());
+    RETURN_IF_ERROR(MakeRoutes(routing, setup.model.source->config(), 0).status());
   }
-  ASSIGN_OR_RETURN(ReadCeiling ceiling, ReadCeiling::Open(model.device, flags.engine.workers));
-  DecodeBenchOptions options;
-  options.storage = model.storage;
-  options.block_size = flags.engine.block_size;
-  options.seed = flags.engine.seed;
+  StepBenchOptions& options = setup.options;
   options.route_draws = kDrawnLines;
-  options.pack_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 64u));
   for (const int batch : flags.batches) options.shapes.push_back({batch, flags.context});
   Progress progress;
-  options.pack_progress = [&](int64_t done, int64_t total) {
-    progress.Bar("loading weights", static_cast<double>(done), static_cast<double>(total));
-  };
   const std::vector<std::string> policies =
       flags.policies.empty() ? std::vector<std::string>{flags.engine.policy} : flags.policies;
   const double all = static_cast<double>(policies.size() * flags.batches.size() *
                                          flags.routings.size());
   std::vector<MeasuredRow> rows;
   for (const std::string& policy : policies) {
-    options.backend = {model.device, flags.engine.workers, policy, flags.engine.seed};
-    options.backend.time_steps = true;
-    ASSIGN_OR_RETURN(const auto bench, DecodeBench::Create(*model.source, options));
+    options.backend.policy = policy;
+    ASSIGN_OR_RETURN(const auto bench, LoadStepBench(setup));
     for (const int batch : flags.batches) {
       for (const std::string& routing : flags.routings) {
         progress.Bar("bench moe", static_cast<double>(rows.size()), all,
@@ -162,6 +148,7 @@ absl::Status RunBenchMoe(const MoeFlags& flags) {
     }
   }
   progress.Clear();
+  ReadCeiling& ceiling = setup.ceiling;
   RETURN_IF_ERROR(ceiling.Measure());
   if (!flags.engine.json) return PrintText(Table(flags, ceiling, rows));
   nlohmann::ordered_json list = nlohmann::ordered_json::array();

@@ -1,5 +1,5 @@
-// Timing decode steps: what is counted, that recording a timeline changes no token, and that the
-// record tells a coherent story.
+// Timing steps: what is counted, that recording a timeline changes no token, and that the record tells a
+// coherent story.
 #include <map>
 #include <set>
 
@@ -8,17 +8,17 @@
 #include "models/random_weights.h"
 #include "runtime/chrome_trace.h"
 #include "runtime/timeline_report.h"
-#include "serve/decode_bench.h"
+#include "serve/step_bench.h"
 #include "tests/support/test.h"
 
 namespace eventide {
 namespace {
 
-std::unique_ptr<DecodeBench> MakeBench(int timeline_tasks, std::vector<DecodeShape> shapes,
+std::unique_ptr<StepBench> MakeBench(int timeline_tasks, std::vector<StepShape> shapes,
                                        int tokens_per_row = 1, const std::string& policy = "auto") {
   auto source = OpenModel("random:test-llama@3");
   REQUIRE(source.ok());
-  DecodeBenchOptions options;
+  StepBenchOptions options;
   options.backend.device = "cpu";
   options.backend.workers = 2;
   options.backend.policy = policy;
@@ -26,18 +26,18 @@ std::unique_ptr<DecodeBench> MakeBench(int timeline_tasks, std::vector<DecodeSha
   options.storage = DType::kF32;
   options.shapes = std::move(shapes);
   options.tokens_per_row = tokens_per_row;
-  auto bench = DecodeBench::Create(**source, options);
+  auto bench = StepBench::Create(**source, options);
   INFO(bench.status());
   REQUIRE(bench.ok());
   return std::move(*bench);
 }
 
 TEST_CASE("batches and contexts share one model, and each step brings a token per row") {
-  const std::vector<DecodeShape> shapes = {{1, 16}, {3, 40}, {2, 90}};
+  const std::vector<StepShape> shapes = {{1, 16}, {3, 40}, {2, 90}};
   const auto bench = MakeBench(0, shapes);
-  for (const DecodeShape& shape : shapes) {
+  for (const StepShape& shape : shapes) {
     int last = 0;
-    const auto times = bench->Measure(shape, 4, 2, [&](int done) { last = done; });
+    const auto times = bench->Measure(shape, {4, 2}, [&](int done) { last = done; });
     INFO(times.status());
     REQUIRE(times.ok());
     CHECK(last == 4 + 4 + 2);
@@ -54,14 +54,83 @@ TEST_CASE("a step must read its linears and head once, and every row's KV") {
   ModelConfig config = *PresetConfig("llama-3.2-1b");
   // 16 layers of (2048 + 2 * 512 + 2048) * 2048 + 3 * 2048 * 8192, and 128256 * 2048 tied.
   const int64_t weights = 16ll * (5120ll * 2048 + 3ll * 2048 * 8192) + 128256ll * 2048;
-  CHECK(DecodeWeightBytes(config, DType::kBF16) == 2 * weights);
-  CHECK(DecodeKvBytes(config, DType::kBF16, 512) == 16ll * 512 * 2 * 512 * 2);
+  CHECK(StepWeightBytes(config, DType::kBF16) == 2 * weights);
+  CHECK(StepKvBytes(config, DType::kBF16, 512) == 16ll * 512 * 2 * 512 * 2);
   config.tie_embeddings = false;  // the head is as large; the embedding is not read
-  CHECK(DecodeWeightBytes(config, DType::kBF16) == 2 * weights);
+  CHECK(StepWeightBytes(config, DType::kBF16) == 2 * weights);
   config.sliding_window = 100;
   config.windowed_layers.assign(16, false);
   config.windowed_layers[3] = true;
-  CHECK(DecodeKvBytes(config, DType::kBF16, 512) == (15ll * 512 + 100) * 2 * 512 * 2);
+  CHECK(StepKvBytes(config, DType::kBF16, 512) == (15ll * 512 + 100) * 2 * 512 * 2);
+}
+
+TEST_CASE("a chunk of prefill is timed alone, behind a context and beside decode rows") {
+  // Rows, context; tokens of the chunk, and before it. The first reaches the model's last position but one.
+  const std::vector<StepShape> shapes = {
+      {0, 512, 2046, 0}, {0, 512, 1, 0}, {0, 512, 33, 50}, {3, 40, 20, 7}, {2, 16}};
+  const auto bench = MakeBench(0, shapes);
+  for (const StepShape& shape : shapes) {
+    CAPTURE(shape.batch, shape.chunk);
+    int last = 0;
+    const auto times = bench->Measure(shape, {2, 1, /*wall=*/false}, [&](int done) { last = done; });
+    INFO(times.status());
+    REQUIRE(times.ok());
+    CHECK(last == 2 + 1);
+    CHECK(times->ms.p5 > 0);
+    CHECK(times->wall_ms == 0);
+    CHECK(bench->last_tokens().size() ==
+          static_cast<size_t>(shape.batch) + (shape.chunk > 0 ? 1 : 0));
+  }
+  CHECK(bench->runner().compilations() == 0);
+  const auto recorded = MakeBench(4096, {shapes[3]});
+  REQUIRE(recorded->Measure(shapes[3], {1, 0}).ok());
+  CHECK(recorded->LastTimeline().ok());
+}
+
+TEST_CASE("a step of experts with a chunk tells where every token went") {
+  auto source = OpenModel("random:test-moe@3");
+  REQUIRE(source.ok());
+  StepBenchOptions options;
+  options.backend.device = "cpu";
+  options.storage = DType::kF32;
+  const StepShape shape = {2, 16, 9, 3};
+  options.shapes = {shape};
+  auto bench = StepBench::Create(**source, options);
+  REQUIRE(bench.ok());
+  REQUIRE((*bench)->Measure(shape, {1, 0}).ok());
+  const auto routes = (*bench)->LastRoutes();
+  REQUIRE(routes.ok());
+  CHECK(routes->lines == 2 + 9);
+}
+
+TEST_CASE("operations are two for each weight and token, and attention's are causal") {
+  ModelConfig config = *PresetConfig("llama-3.2-1b");
+  const double linears = 2.0 * 16 * (5120.0 * 2048 + 3.0 * 2048 * 8192);
+  const double head = 2.0 * 128256 * 2048;
+  const double key = 16 * 4.0 * 2048;  // of all layers: 32 heads of 64, scores and values
+  const StepFlops chunk = CountFlops(config, {0, 512, 100, 0}, 1);
+  CHECK(chunk.linears == linears * 100);
+  CHECK(chunk.head == head);
+  CHECK(chunk.attention == key * (100 * 101 / 2));
+  // The same tokens in two chunks: only the head's token is counted twice.
+  const StepFlops first = CountFlops(config, {0, 512, 30, 0}, 1);
+  const StepFlops second = CountFlops(config, {0, 512, 70, 30}, 1);
+  CHECK(first.total() + second.total() == chunk.total() + head);
+  const StepFlops rows = CountFlops(config, {4, 512}, 2);
+  CHECK(rows.linears == linears * 8);
+  CHECK(rows.head == head * 8);
+  CHECK(rows.attention == key * 4 * (513 + 514));
+  config.tie_embeddings = false;  // an embedding that is only looked up multiplies nothing
+  CHECK(CountFlops(config, {0, 512, 100, 0}, 1).total() == chunk.total());
+  config.sliding_window = 10;
+  config.windowed_layers.assign(16, true);
+  CHECK(CountFlops(config, {0, 512, 100, 0}, 1).attention == key * (10 * 11 / 2 + 90 * 10));
+  CHECK(CountFlops(config, {0, 512, 100, 50}, 1).attention == key * 100 * 10);
+  ModelConfig experts = *PresetConfig("test-moe");
+  const double all = CountFlops(experts, {0, 512, 1, 0}, 1).linears;
+  experts.experts_per_token += 1;
+  CHECK(CountFlops(experts, {0, 512, 1, 0}, 1).linears - all ==
+        2.0 * experts.layers * 3 * experts.moe_intermediate * experts.hidden);
 }
 
 TEST_CASE("percentiles are values that were measured") {
@@ -77,27 +146,32 @@ TEST_CASE("percentiles are values that were measured") {
 TEST_CASE("shapes that make no sense are refused by name") {
   const auto source = OpenModel("random:test-llama");
   REQUIRE(source.ok());
-  const auto refusal = [&](DecodeShape shape, int tokens) {
-    DecodeBenchOptions options;
+  const auto refusal = [&](StepShape shape, int tokens) {
+    StepBenchOptions options;
     options.backend.device = "cpu";
     options.shapes = {shape};
     options.tokens_per_row = tokens;
-    return std::string(DecodeBench::Create(**source, options).status().message());
+    return std::string(StepBench::Create(**source, options).status().message());
   };
   CHECK(refusal({0, 16}, 1).find("batch") != std::string::npos);
   CHECK(refusal({1, 0}, 1).find("context") != std::string::npos);
   CHECK(refusal({1, 1 << 24}, 1).find("context") != std::string::npos);
   CHECK(refusal({1, 16}, 17).find("tokens per row") != std::string::npos);
+  CHECK(refusal({0, 16, 2047, 0}, 1).find("a chunk of 2047") != std::string::npos);
+  CHECK(refusal({1, 16, 40, 2007}, 1).find("behind 2007") != std::string::npos);
+  CHECK(refusal({0, 16, -1, 0}, 1).find("batch") != std::string::npos);
+  CHECK(refusal({1, 16, 1, -1}, 1).find("chunk") != std::string::npos);
+  CHECK(refusal({1024, 16, 1, 0}, 1).find("batch") != std::string::npos);
 }
 
 TEST_CASE("recording a timeline changes no token") {
   for (const int tokens_per_row : {1, 4}) {
-    const DecodeShape shape = {4, 33};
+    const StepShape shape = {4, 33};
     const auto plain = MakeBench(0, {shape}, tokens_per_row);
     const auto recorded = MakeBench(4096, {shape}, tokens_per_row);
     for (int i = 0; i < 3; ++i) {
-      REQUIRE(plain->Measure(shape, 1, i).ok());
-      REQUIRE(recorded->Measure(shape, 1, i).ok());
+      REQUIRE(plain->Measure(shape, {1, i}).ok());
+      REQUIRE(recorded->Measure(shape, {1, i}).ok());
       CHECK(plain->last_tokens() == recorded->last_tokens());
     }
   }
@@ -105,9 +179,9 @@ TEST_CASE("recording a timeline changes no token") {
 
 TEST_CASE("a timeline holds every task of the step once, and hops go forward in time") {
   const std::string policy = GENERATE(as<std::string>(), "static", "ticket");
-  const DecodeShape shape = {3, 50};
+  const StepShape shape = {3, 50};
   const auto bench = MakeBench(4096, {shape}, 1, policy);
-  REQUIRE(bench->Measure(shape, 2, 1).ok());
+  REQUIRE(bench->Measure(shape, {2, 1}).ok());
   const auto timeline = bench->LastTimeline();
   INFO(timeline.status());
   REQUIRE(timeline.ok());
@@ -168,9 +242,9 @@ TEST_CASE("a timeline holds every task of the step once, and hops go forward in 
 }
 
 TEST_CASE("a recording that is too short says how many tasks are missing") {
-  const DecodeShape shape = {2, 20};
+  const StepShape shape = {2, 20};
   const auto bench = MakeBench(4, {shape});
-  REQUIRE(bench->Measure(shape, 1, 0).ok());
+  REQUIRE(bench->Measure(shape, {1, 0}).ok());
   const auto timeline = bench->LastTimeline();
   REQUIRE(timeline.ok());
   uint64_t dropped = 0;
@@ -189,7 +263,7 @@ TEST_CASE("what is no timeline is refused with a reason") {
 }
 
 TEST_CASE("a context is moved within an admitted slot only, and within its length") {
-  const DecodeShape shape = {2, 20};
+  const StepShape shape = {2, 20};
   const auto bench = MakeBench(0, {shape});
   MegakernelRunner& runner = bench->runner();
   const std::vector<TokenId> one = {1};

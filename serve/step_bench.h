@@ -1,6 +1,6 @@
-// Times decode steps of one loaded model for any batch and context, without a prefill: slots are
-// admitted with a context that is said to be cached, and the KV memory holds random numbers.
-// Batches and contexts share one program; nothing is compiled between them.
+// Times steps of one loaded model, of any decode rows and a chunk of prefill, without what came before them:
+// slots are admitted with a context that is said to be cached, and the KV memory holds random numbers.
+// All shapes share one program; nothing is compiled between them.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,15 @@
 #include "runtime/timeline.h"
 #include "serve/draft_stats.h"
 #include "serve/megakernel_runner.h"
+#include "serve/step_cost.h"
 
 namespace eventide {
 
-struct DecodeShape {
-  int batch = 1;
-  int context = 512;  // tokens with KV; at a model's very end a few fewer (DecodeBench::Cached)
-};
-
-struct DecodeBenchOptions {
+struct StepBenchOptions {
   BackendOptions backend;
   DType storage = DType::kBF16;
-  std::vector<DecodeShape> shapes;  // all that will be measured
-  int tokens_per_row = 1;
+  std::vector<StepShape> shapes;  // all that will be measured
+  int tokens_per_row = 1;  // of a decode row
   // Besides, of a row with one token, verified on the device: random ones, or the draft model's.
   int drafts = 0;
   const WeightSource* draft_model = nullptr;  // needed by Create and for sizes
@@ -43,32 +39,35 @@ struct Percentiles {
 // Nearest rank; zeros for no values.
 Percentiles PercentilesOf(std::vector<double> values);
 
-struct DecodeTimes {
+struct StepTimes {
   Percentiles ms;        // of steps on their device, a draft model's included
   double wall_ms = 0;    // per step, all in: two queued, results read, rows continued as served
   double submit_us = 0;  // the host's work to queue one, median
-  int64_t bytes = 0;     // DecodeBytes, of a draft model once for every draft
+  // Weights once, of experts those that tokens went to, and the KV of every row; of a draft model once for
+  // every draft.
+  int64_t bytes = 0;
+  StepFlops flops;       // the draft model's left out
 };
 
-// What a step cannot avoid reading: the weights of all linears and of the head once, of experts those that
-// tokens went to, and the KV of `cached` tokens of every row (of windowed layers, the window's).
-int64_t DecodeWeightBytes(const ModelConfig& config, DType storage);  // with all experts
-int64_t ExpertBytes(const ModelConfig& config, DType storage);        // of one expert of one layer
-int64_t DecodeKvBytes(const ModelConfig& config, DType storage, int cached);
+struct StepCounts {
+  int steps = 100;     // timed
+  int warmup = 10;     // before them
+  bool wall = true;    // besides, at most 64 for StepTimes::wall_ms
+};
 
 // KV memory that a shape needs, in bytes.
-int64_t DecodeKvMemory(const ModelConfig& config, const DecodeBenchOptions& options,
-                       const DecodeShape& shape);
+int64_t StepKvMemory(const ModelConfig& config, const StepBenchOptions& options,
+                     const StepShape& shape);
 
-class DecodeBench {
+class StepBench {
  public:
-  static absl::StatusOr<std::unique_ptr<DecodeBench>> Create(const WeightSource& source,
-                                                             const DecodeBenchOptions& options);
+  static absl::StatusOr<std::unique_ptr<StepBench>> Create(const WeightSource& source,
+                                                           const StepBenchOptions& options);
 
-  // `warmup` steps, at most 64 for wall_ms, then `steps` timed ones; each but those for wall_ms
-  // with fresh random last tokens. `done` counts all of them. The shape is one of the options'.
-  absl::StatusOr<DecodeTimes> Measure(const DecodeShape& shape, int steps, int warmup,
-                                      const std::function<void(int done)>& progress = nullptr);
+  // Steps to warm up, those for wall_ms, then the timed ones; each but those for wall_ms with fresh random
+  // tokens. `done` counts all of them. The shape is one of the options'.
+  absl::StatusOr<StepTimes> Measure(const StepShape& shape, const StepCounts& counts,
+                                    const std::function<void(int done)>& progress = nullptr);
   // The last step of the last Measure; with BackendOptions::timeline_tasks only.
   absl::StatusOr<Timeline> LastTimeline();
 
@@ -77,7 +76,7 @@ class DecodeBench {
   // Where the tokens of the last Measure's last step went: a line for each.
   absl::StatusOr<Routes> LastRoutes();
 
-  // First tokens of the last Measure's last step, one per row: what its bits are compared by.
+  // First tokens of the last Measure's last step, one per row, the chunk's last: what its bits are compared by.
   const std::vector<TokenId>& last_tokens() const { return last_tokens_; }
   // Of the last Measure's timed steps.
   const DraftStats& drafts() const { return drafts_; }
@@ -94,15 +93,19 @@ class DecodeBench {
     std::function<void(int done)> progress;
   };
 
-  DecodeBench() = default;
+  StepBench() = default;
   absl::Status FillCache(const Decoder& decoder, Executor* executor);
-  absl::Status Admit(const DecodeShape& shape);
-  absl::Status RunSteps(const DecodeShape& shape, const Run& run, std::vector<double>* ms);
-  absl::Status SubmitOne(const DecodeShape& shape, bool refresh);
+  absl::Status Admit(const StepShape& shape);
+  absl::Status AdmitSlot(uint32_t slot, int cached, int tokens);
+  absl::Status RunSteps(const StepShape& shape, const Run& run, std::vector<double>* ms);
+  // New random tokens behind the context of a slot.
+  absl::Status Refresh(uint32_t slot, int cached, int tokens);
+  absl::Status SubmitOne(const StepShape& shape, bool refresh);
+  absl::StatusOr<int64_t> BytesOf(const StepShape& shape);
   absl::Status WaitOne(std::vector<double>* ms);
   std::vector<TokenId> RandomTokens(int count);
 
-  DecodeBenchOptions options_;
+  StepBenchOptions options_;
   std::unique_ptr<MegakernelRunner> runner_;
   uint64_t step_ = 0, random_ = 0;
   int admitted_ = 0;
@@ -111,7 +114,7 @@ class DecodeBench {
   std::vector<double> submit_us_;
   std::vector<TokenId> last_tokens_;
   DraftStats drafts_;
-  DecodeShape last_;
+  StepShape last_;
 };
 
 }  // namespace eventide

@@ -6,7 +6,7 @@
 #include "runtime/chrome_trace.h"
 #include "runtime/cuda_probe.h"
 #include "runtime/timeline_report.h"
-#include "serve/decode_bench.h"
+#include "serve/step_bench.h"
 #include "tests/support/test.h"
 
 namespace eventide {
@@ -19,18 +19,18 @@ bool HaveGpu() {
   return false;
 }
 
-std::unique_ptr<DecodeBench> MakeBench(int timeline_tasks, DecodeShape shape,
+std::unique_ptr<StepBench> MakeBench(int timeline_tasks, StepShape shape,
                                        const std::string& policy) {
   auto source = OpenModel("random:test-llama@3");
   REQUIRE(source.ok());
-  DecodeBenchOptions options;
+  StepBenchOptions options;
   options.backend.device = "cuda";
   options.backend.policy = policy;
   options.backend.time_steps = true;
   options.backend.timeline_tasks = timeline_tasks;
   options.storage = DType::kBF16;
   options.shapes = {shape};
-  auto bench = DecodeBench::Create(**source, options);
+  auto bench = StepBench::Create(**source, options);
   INFO(bench.status());
   REQUIRE(bench.ok());
   return std::move(*bench);
@@ -39,15 +39,15 @@ std::unique_ptr<DecodeBench> MakeBench(int timeline_tasks, DecodeShape shape,
 TEST_CASE("on a GPU, recording changes no token and every role tells its tasks") {
   if (!HaveGpu()) return;
   const std::string policy = GENERATE(as<std::string>(), "static", "ticket");
-  const DecodeShape shape = {5, 300};
+  const StepShape shape = {5, 300};
   const auto plain = MakeBench(0, shape, policy);
   const auto recorded = MakeBench(4096, shape, policy);
   for (int i = 0; i < 3; ++i) {
-    const auto times = plain->Measure(shape, 2, i);
+    const auto times = plain->Measure(shape, {2, i});
     INFO(times.status());
     REQUIRE(times.ok());
     CHECK(times->ms.p50 > 0);
-    REQUIRE(recorded->Measure(shape, 2, i).ok());
+    REQUIRE(recorded->Measure(shape, {2, i}).ok());
     CHECK(plain->last_tokens() == recorded->last_tokens());
   }
   const auto timeline = recorded->LastTimeline();
@@ -71,7 +71,7 @@ TEST_CASE("on a GPU, recording changes no token and every role tells its tasks")
   CHECK(input == compute);
   CHECK(compute["sample"] == shape.batch);
   // Weights, padded to whole tiles, and KV in whole pages.
-  CHECK(streamed >= DecodeWeightBytes(recorded->runner().decoder().config, DType::kBF16));
+  CHECK(streamed >= StepWeightBytes(recorded->runner().decoder().config, DType::kBF16));
   CHECK(timeline->hops.size() > 0);
   const auto report = ReportTimeline(
       nlohmann::ordered_json::parse(ChromeTrace(*timeline, program, {{"policy", policy}})));
