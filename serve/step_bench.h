@@ -49,6 +49,9 @@ struct StepTimes {
   StepFlops flops;       // the draft model's left out
 };
 
+// Positions of the model that a chunk leaves free: it never continues, but its token must not end the row.
+inline constexpr int kChunkRoom = 2;
+
 struct StepCounts {
   int steps = 100;     // timed
   int warmup = 10;     // before them

@@ -9,7 +9,6 @@ namespace eventide {
 namespace {
 
 constexpr int kRoom = kFreeSteps + 2;  // tokens beyond a decode row's
-constexpr int kChunkRoom = 2;          // beyond a chunk's, which never continues: its token, and no end
 
 int64_t ChunkLength(const StepShape& shape) {
   return shape.chunk == 0 ? 0 : int64_t{shape.chunk_context} + shape.chunk + kChunkRoom;

@@ -6,14 +6,20 @@ namespace eventide {
 CommandBody AddBench(CLI::App* app) {
   app->require_subcommand(1);
   CLI::App* decode = app->add_subcommand("decode", "Time of a decode step against its floor");
+  CLI::App* prefill = app->add_subcommand("prefill", "Time of a chunk of prompt against its floors");
   CLI::App* moe =
       app->add_subcommand("moe", "Time of a decode step of experts, for ways that tokens may go");
   CLI::App* sync = app->add_subcommand("sync", "What events, tickets, pages and barriers cost");
-  const CommandBody run_decode = AddBenchDecode(decode), run_sync = AddBenchSync(sync),
-                    run_moe = AddBenchMoe(moe);
+  const std::vector<std::pair<CLI::App*, CommandBody>> bodies = {{decode, AddBenchDecode(decode)},
+                                                                 {prefill, AddBenchPrefill(prefill)},
+                                                                 {moe, AddBenchMoe(moe)},
+                                                                 {sync, AddBenchSync(sync)}};
   return [=] {
-    if (moe->parsed()) return run_moe();
-    return decode->parsed() ? run_decode() : run_sync();
+    // One of them was parsed: a subcommand is required.
+    for (const auto& [command, body] : bodies) {
+      if (command->parsed()) return body();
+    }
+    return UsageError("bench needs a subcommand");
   };
 }
 

@@ -48,6 +48,13 @@ absl::StatusOr<StepBenchSetup> OpenStepBench(const EngineFlags& flags, double kv
   return setup;
 }
 
+absl::Status CheckChunkFlags(const StepBenchSetup& setup, int chunk, int context) {
+  const int most = setup.model.source->config().max_positions - kChunkRoom;
+  if (chunk <= most && context <= most - chunk) return absl::OkStatus();
+  return UsageError(absl::StrCat("a chunk of ", chunk, " tokens behind ", context,
+                                 ": the model takes at most ", most, " in all"));
+}
+
 bool Fits(const StepBenchSetup& setup, const StepShape& shape) {
   return StepKvMemory(setup.model.source->config(), setup.options, shape) <= setup.kv_budget;
 }

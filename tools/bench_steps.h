@@ -21,6 +21,9 @@ struct StepBenchSetup {
 // Refuses the simulator, which has no clock. `kv_gib` 0: what the model, packing and activations leave.
 absl::StatusOr<StepBenchSetup> OpenStepBench(const EngineFlags& flags, double kv_gib);
 
+// A chunk that the model has no positions for is bad usage.
+absl::Status CheckChunkFlags(const StepBenchSetup& setup, int chunk, int context);
+
 // Whether the KV of a shape fits.
 bool Fits(const StepBenchSetup& setup, const StepShape& shape);
 absl::Status NoShapeFits(const StepBenchSetup& setup, const std::string& smaller);

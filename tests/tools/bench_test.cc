@@ -35,6 +35,44 @@ TEST_CASE("bench decode gives one row for each batch and context, with the agree
   CHECK(json["rows"][2]["context"] == 40);
 }
 
+TEST_CASE("bench prefill gives one row for each chunk, with operations counted and both floors") {
+  if (Missing()) return;
+  const std::string prefill =
+      "bench prefill --model random:test-llama@2 --device cpu --workers 2 --steps 3 --warmup 1 "
+      "--chunk 5,40 --context 16 --json ";
+  const Ran plain = Run(prefill);
+  REQUIRE(plain.code == 0);
+  const Json json = Json::parse(plain.out);
+  REQUIRE(json["rows"].size() == 2);
+  CHECK(json["compilations"] == 0);
+  for (const Json& row : json["rows"]) {
+    for (const char* key : {"model", "batch", "context", "policy", "ms", "bytes", "ceiling_gbps",
+                            "floor_ms", "share", "gpu", "memory_floor_ms"}) {
+      CAPTURE(key);
+      CHECK(row.contains(key));
+    }
+    const Json& flops = row["flops"];
+    const double total = flops["linears"].get<double>() + flops["attention"].get<double>() +
+                         flops["head"].get<double>();
+    CHECK(row["tflops"].get<double>() == Approx(total / row["ms"]["p50"].get<double>() / 1e9));
+    // Nobody knows a CPU's peak.
+    CHECK_FALSE(row.contains("peak_tflops"));
+    CHECK(row["floor_ms"] == row["memory_floor_ms"]);
+  }
+  CHECK(json["rows"][1]["chunk"] == 40);
+  CHECK(json["rows"][1]["context"] == 16);
+  // So low a peak that computing is the larger floor.
+  const Ran given = Run(prefill + "--peak-tflops 0.000001");
+  REQUIRE(given.code == 0);
+  for (const Json& row : Json::parse(given.out)["rows"]) {
+    CHECK(row["peak_from"] == "flag");
+    CHECK(row["floor_ms"] == row["compute_floor_ms"]);
+    CHECK(row["floor_ms"] > row["memory_floor_ms"]);
+  }
+  CHECK(Run(prefill + "--kv-gib 0.000001").code == 1);
+  CHECK(Run("bench prefill --model random:test-llama --device cpu --chunk 2047").code == 2);
+}
+
 TEST_CASE("bench moe measures every routing and says where the tokens went") {
   if (Missing()) return;
   const TempFolder folder;
