@@ -8,6 +8,7 @@ namespace eventide {
 CommandBody AddBenchDecode(CLI::App* app);
 CommandBody AddBenchMoe(CLI::App* app);
 CommandBody AddBenchPrefill(CLI::App* app);
+CommandBody AddBenchShapes(CLI::App* app);
 CommandBody AddBenchSync(CLI::App* app);
 
 }  // namespace eventide

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
-#include <string>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +21,19 @@ std::optional<uint64_t> ParseWhole(const std::string& text) {
   const auto [at, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || at != end || (text.size() > 1 && text[0] == '0')) return {};
   return value;
+}
+
+struct Span {
+  uint64_t first = 0, last = 0;
+};
+
+std::optional<Span> ParseSpan(const std::string& text) {
+  const size_t dots = text.find("..");
+  const std::optional<uint64_t> first = ParseWhole(text.substr(0, dots));
+  const std::optional<uint64_t> last =
+      dots == std::string::npos ? first : ParseWhole(text.substr(dots + 2));
+  if (!first || !last || *first > *last) return {};
+  return Span{*first, *last};
 }
 
 std::optional<double> ParseReal(const std::string& text) {
@@ -42,6 +55,26 @@ CLI::Validator WholeNumber(uint64_t low, uint64_t high) {
     return absl::StrCat("'", text, "' is not a whole number from ", range);
   };
   return CLI::Validator(check, high >= kUnbounded ? "" : range);
+}
+
+CLI::Validator WholeNumbers(uint64_t low, uint64_t high) {
+  const std::string range = absl::StrCat(low, " to ", high);
+  const auto check = [=](std::string& text) {
+    const std::optional<Span> span = ParseSpan(text);
+    if (span && span->first >= low && span->last <= high) return std::string();
+    return absl::StrCat("'", text, "' is neither a whole number from ", range,
+                        " nor two of them, FIRST..LAST");
+  };
+  return CLI::Validator(check, range);
+}
+
+std::vector<int> ExpandRanges(const std::vector<std::string>& ranges) {
+  std::set<int> values;
+  for (const std::string& range : ranges) {
+    const std::optional<Span> span = ParseSpan(range);
+    for (uint64_t i = span->first; i <= span->last; ++i) values.insert(static_cast<int>(i));
+  }
+  return {values.begin(), values.end()};
 }
 
 CLI::Validator RealNumber(double low, double high) {

@@ -4,11 +4,17 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace eventide {
 
 // Decimal digits only, without leading zeros; for each element of a list.
 CLI::Validator WholeNumber(uint64_t low, uint64_t high);
+// "7" or "1..256", both ends included; for each element of a list.
+CLI::Validator WholeNumbers(uint64_t low, uint64_t high);
+// What such elements name, in order and each once. They have been checked.
+std::vector<int> ExpandRanges(const std::vector<std::string>& ranges);
 // A finite decimal number.
 CLI::Validator RealNumber(double low, double high);
 // Of a KV block: a power of two that the decoder takes.

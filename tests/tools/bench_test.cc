@@ -1,5 +1,7 @@
 // eventide bench as a user calls it, on the CPU.
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/run_binary.h"
 #include "tests/support/temp_folder.h"
@@ -71,6 +73,53 @@ TEST_CASE("bench prefill gives one row for each chunk, with operations counted a
   }
   CHECK(Run(prefill + "--kv-gib 0.000001").code == 1);
   CHECK(Run("bench prefill --model random:test-llama --device cpu --chunk 2047").code == 2);
+}
+
+TEST_CASE("bench shapes measures every size with one program and says where the curve has steps") {
+  if (Missing()) return;
+  const std::string shapes =
+      "bench shapes --model random:test-llama@2 --device cpu --workers 2 --steps 1 --warmup 0 "
+      "--context 16 --json ";
+  const Ran ran = Run(shapes + "--batch 1..12 --chunk 1..3,8,9 --mixed 1,3 --mixed-chunk 20");
+  REQUIRE(ran.code == 0);
+  const Json json = Json::parse(ran.out);
+  CHECK(json["compilations_after_ready"] == 0);
+  REQUIRE(json["batch"]["points"].size() == 12);
+  REQUIRE(json["chunk"]["points"].size() == 5);
+  CHECK(json["batch"]["points"][11]["batch"] == 12);
+  CHECK(json["chunk"]["points"][3]["chunk"] == 8);
+  for (const char* axis : {"batch", "chunk"}) {
+    const Json& sweep = json[axis];
+    CHECK(sweep["left_out"].empty());
+    CHECK(sweep["points"].front()["deviation"].is_null());
+    std::set<int> beyond;
+    for (const Json& point : sweep["points"]) {
+      CHECK(point["ms"]["p50"] > 0);
+      if (point["deviation"].is_null()) continue;
+      if (std::abs(point["deviation"].get<double>()) > sweep["limit"].get<double>()) {
+        beyond.insert(point[axis].get<int>());
+      }
+    }
+    CHECK(sweep["beyond"] == beyond);
+    for (const Json& cliff : sweep["cliffs"]) CHECK(beyond.count(cliff.get<int>()) == 1);
+    for (const Json& step : sweep["tile_steps"]) CHECK(step["after"].get<int>() % 8 == 0);
+  }
+  REQUIRE(json["mixed"].size() == 2);
+  for (const Json& point : json["mixed"]) {
+    CHECK(point["chunk"] == 20);
+    CHECK(point["over_chunk"].get<double>() ==
+          Approx(point["both_ms"].get<double>() / point["chunk_ms"].get<double>()));
+  }
+  // What is not asked for is not measured; what there is no time for is listed.
+  const Ran late = Run(shapes + "--batch 1..1000 --seconds 0.1");
+  REQUIRE(late.code == 0);
+  const Json some = Json::parse(late.out);
+  CHECK(some["chunk"]["points"].empty());
+  CHECK(some["mixed"].empty());
+  CHECK(some["batch"]["points"].size() + some["batch"]["left_out"].size() == 1000);
+  CHECK_FALSE(some["batch"]["left_out"].empty());
+  CHECK(Run(shapes + "--chunk 2047").code == 2);
+  CHECK(Run(shapes + "--batch 1 --kv-gib 0.000001").code == 1);
 }
 
 TEST_CASE("bench moe measures every routing and says where the tokens went") {
