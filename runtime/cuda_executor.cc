@@ -12,6 +12,7 @@
 #include "runtime/cuda_abort.h"
 #include "runtime/cuda_checks.h"
 #include "runtime/cuda_device.h"
+#include "runtime/cuda_flights.h"
 #include "runtime/cuda_memory.h"
 #include "runtime/cuda_packer.h"
 #include "runtime/memory.h"
@@ -23,7 +24,6 @@ namespace eventide {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kMaxInFlight = 2;
 // A kernel ends stuck steps itself; if even that does not happen, the GPU is lost to this process.
 constexpr std::chrono::minutes kDeviceSilence{10};
 constexpr int kNotPagesBytes = kWorkerStateBytes + kScratchBytes + kMemoBytes;
@@ -37,10 +37,7 @@ class CudaExecutorImpl : public CudaExecutor {
     if (gpu_->stream != nullptr) driver_->StreamSynchronize(gpu_->stream);
     abort_.reset();
     memory_.reset();
-    for (Flight& flight : flights_) {
-      if (flight.started != nullptr) driver_->EventDestroy(flight.started);
-      if (flight.ended != nullptr) driver_->EventDestroy(flight.ended);
-    }
+    flights_.reset();
     if (module_ != nullptr) driver_->ModuleUnload(module_);
   }
 
@@ -49,7 +46,6 @@ class CudaExecutorImpl : public CudaExecutor {
       return absl::InvalidArgumentError("the step timeout must not be 0");
     program_ = std::make_unique<Program>(std::move(program));
     timeout_ns_ = options.timeout_ns;
-    time_steps_ = options.time_steps;
     RETURN_IF_ERROR(InPhase(options.phases, "device", [&] { return OpenDevice(options); }));
     RETURN_IF_ERROR(CheckMemoryFits(*driver_, *program_, report_.gpu));
     RETURN_IF_ERROR(InPhase(options.phases, "nvrtc", [&] { return CheckCompilerFits(*driver_); }));
@@ -63,8 +59,9 @@ class CudaExecutorImpl : public CudaExecutor {
   int workers() const override { return workers_; }
   const CudaReport& report() const override { return report_; }
   std::shared_ptr<CudaDevice> device() const override { return gpu_; }
-  int MaxInFlight() const override { return kMaxInFlight; }
-  double LastStepMs() const override { return last_step_ms_; }
+  int MaxInFlight() const override { return CudaFlights::kMost; }
+  double LastStepMs() const override { return flights_->step_ms(); }
+  double LastGapMs() const override { return flights_->gap_ms(); }
   Buffer TimelineBuffer() const override { return timeline_; }
 
   Buffer TensorBuffer(int tensor) const override {
@@ -104,9 +101,9 @@ class CudaExecutorImpl : public CudaExecutor {
   absl::Status SubmitAll(std::span<const StepHeader> headers) override;
   absl::Status Wait() override;
   absl::StatusOr<bool> Done() override {
-    if (in_flight_ == 0) return absl::FailedPreconditionError("no step is in flight");
+    if (flights_->count() == 0) return absl::FailedPreconditionError("no step is in flight");
     RETURN_IF_ERROR(Enter());
-    const int result = driver_->EventQuery(Oldest().ended);
+    const int result = driver_->EventQuery(flights_->OldestEnd());
     if (result == kCuNotReady) return false;
     RETURN_IF_ERROR(driver_->Check(result, "asking whether a step has ended"));
     return true;
@@ -118,12 +115,7 @@ class CudaExecutorImpl : public CudaExecutor {
   }
 
  private:
-  struct Flight {
-    CuEvent started = nullptr, ended = nullptr;
-  };
-
   absl::Status Enter() { return gpu_->Enter(); }
-  Flight& Oldest() { return flights_[(submitted_ - in_flight_) % kMaxInFlight]; }
   void Complete(StepHeader* header, uint64_t step) const;
   absl::Status Launch(StepHeader header);
 
@@ -146,14 +138,10 @@ class CudaExecutorImpl : public CudaExecutor {
   Buffer timeline_;
   std::unique_ptr<CudaAbort> abort_;
   CudaReport report_;
-  Flight flights_[kMaxInFlight];
+  std::unique_ptr<CudaFlights> flights_;
   int workers_ = 0, threads_ = 0;
-  int in_flight_ = 0;
   absl::Status behind_abort_;  // of the step in flight, if the one before it was aborted
   uint64_t step_ = 0, timeout_ns_ = 0;
-  uint64_t submitted_ = 0;  // counts steps that are waited for together once
-  bool time_steps_ = false;
-  double last_step_ms_ = 0;
 };
 
 absl::Status CudaExecutorImpl::OpenDevice(const CudaExecutorOptions& options) {
@@ -168,13 +156,8 @@ absl::Status CudaExecutorImpl::OpenDevice(const CudaExecutorOptions& options) {
   report_.driver_version = driver_->version();
   report_.arch = gpu_->arch;
   report_.multiprocessors = gpu_->multiprocessors;
-  for (Flight& flight : flights_) {
-    const unsigned flags = time_steps_ ? 0 : kCuEventNoTiming;
-    RETURN_IF_ERROR(
-        driver_->Check(driver_->EventCreate(&flight.started, flags), "creating an event"));
-    RETURN_IF_ERROR(
-        driver_->Check(driver_->EventCreate(&flight.ended, flags), "creating an event"));
-  }
+  flights_ = std::make_unique<CudaFlights>();
+  RETURN_IF_ERROR(flights_->Open(driver_, gpu_->stream, options.time_steps));
   memory_ = std::make_unique<CudaMemory>();
   return memory_->Open(driver_, gpu_->stream);
 }
@@ -313,7 +296,7 @@ absl::Status CudaExecutorImpl::Launch(StepHeader header) {
 }
 
 absl::Status CudaExecutorImpl::SubmitAll(std::span<const StepHeader> headers) {
-  if (in_flight_ >= kMaxInFlight) {
+  if (flights_->count() >= CudaFlights::kMost) {
     return absl::FailedPreconditionError(
         "two steps are in flight: Wait for one before the next Submit");
   }
@@ -323,17 +306,9 @@ absl::Status CudaExecutorImpl::SubmitAll(std::span<const StepHeader> headers) {
     RETURN_IF_ERROR(CheckStep(*program_, steps[i]));
   }
   RETURN_IF_ERROR(Enter());
-  Flight& flight = flights_[submitted_ % kMaxInFlight];
-  if (time_steps_) {
-    RETURN_IF_ERROR(
-        driver_->Check(driver_->EventRecord(flight.started, gpu_->stream), "recording an event"));
-  }
+  RETURN_IF_ERROR(flights_->Begin());
   for (const StepHeader& step : steps) RETURN_IF_ERROR(Launch(step));
-  RETURN_IF_ERROR(
-      driver_->Check(driver_->EventRecord(flight.ended, gpu_->stream), "recording an event"));
-  ++submitted_;
-  ++in_flight_;
-  return absl::OkStatus();
+  return flights_->End();
 }
 
 absl::Status CudaExecutorImpl::AwaitEvent(CuEvent event) {
@@ -355,25 +330,25 @@ absl::Status CudaExecutorImpl::AwaitEvent(CuEvent event) {
 }
 
 absl::Status CudaExecutorImpl::Wait() {
-  if (in_flight_ == 0) return absl::FailedPreconditionError("Wait without a submitted step");
-  RETURN_IF_ERROR(Enter());
-  Flight& flight = Oldest();
-  const absl::Status ended = AwaitEvent(flight.ended);
-  --in_flight_;
-  RETURN_IF_ERROR(ended);
-  if (!behind_abort_.ok()) return std::exchange(behind_abort_, absl::OkStatus());
-  if (time_steps_) {
-    float ms = 0;
-    RETURN_IF_ERROR(driver_->Check(driver_->EventElapsedTime(&ms, flight.started, flight.ended),
-                                   "timing a step"));
-    last_step_ms_ = ms;
+  if (flights_->count() == 0) {
+    return absl::FailedPreconditionError("Wait without a submitted step");
   }
+  RETURN_IF_ERROR(Enter());
+  const absl::Status ended = AwaitEvent(flights_->OldestEnd());
+  const absl::Status timed = flights_->Retire();
+  RETURN_IF_ERROR(ended);
+  if (!behind_abort_.ok()) {
+    flights_->ForgetEnd();
+    return std::exchange(behind_abort_, absl::OkStatus());
+  }
+  RETURN_IF_ERROR(timed);
   const absl::Status story = abort_->Story(*program_);
   if (!absl::IsDeadlineExceeded(story)) return story;  // fine, or the copy itself failed
+  flights_->ForgetEnd();
   // A step behind it sees the record and ends early: whatever it did counts as aborted too. Only
   // when it has ended may the banks and the record be cleaned, for the step that comes next.
-  if (in_flight_ > 0) {
-    RETURN_IF_ERROR(AwaitEvent(Oldest().ended));
+  if (flights_->count() > 0) {
+    RETURN_IF_ERROR(AwaitEvent(flights_->OldestEnd()));
     behind_abort_ = absl::Status(
         story.code(), absl::StrCat("the step before this one was aborted: ", story.message()));
   }

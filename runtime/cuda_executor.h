@@ -16,7 +16,7 @@ struct CudaExecutorOptions : ExecutorOptions {
   // Of another executor: the steps and copies of both are in the order in which they were submitted.
   std::shared_ptr<CudaDevice> shared;
   KernelOptions kernel;
-  bool time_steps = false;  // LastStepMs; costs about a microsecond per step
+  bool time_steps = false;  // LastStepMs, LastGapMs; costs about a microsecond per step
 };
 
 // What starting one found; for tables and messages.

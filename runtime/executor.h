@@ -77,6 +77,10 @@ class Executor {
   virtual absl::Status Wait() = 0;
   // Milliseconds that the last step waited for took on its device; 0 where that was not asked for.
   virtual double LastStepMs() const = 0;
+  // Milliseconds for which the device did nothing of this executor's before that step: from the end of the step
+  // before it to its beginning, by the same clock. Negative where that is not known: of the first step, behind
+  // an aborted one, and where times were not asked for.
+  virtual double LastGapMs() const = 0;
   // Of the last step that ran, as device/timeline.h lays it out; empty without timeline_tasks.
   virtual Buffer TimelineBuffer() const = 0;
   // Steps that may be submitted and not waited for. On the CPU a step has run when Submit returns.

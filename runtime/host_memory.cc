@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
@@ -174,20 +173,23 @@ absl::Status HostExecutor::SubmitAll(std::span<const StepHeader> headers) {
     return absl::FailedPreconditionError(
         "two steps are in flight: Wait for one before the next Submit");
   }
-  Ran all = {absl::OkStatus(), 0};
+  Ran all;
   for (size_t i = 0; i < headers.size() && all.status.ok(); ++i) {
     StepHeader header = headers[i];
     StepView view = {};
     all.status = Prepare(&header, &view);
     if (!all.status.ok() && i == 0) return all.status;
     if (!all.status.ok()) break;
+    using Ms = std::chrono::duration<double, std::milli>;
     const auto start = std::chrono::steady_clock::now();
+    if (i == 0 && ended_) all.gap_ms = Ms(start - *ended_).count();
     const absl::Status ran = RunWorkers(header, view);
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    ended_ = std::chrono::steady_clock::now();
+    all.ms += Ms(*ended_ - start).count();
     const absl::Status outcome = Outcome();
     all.status = outcome.ok() ? ran : outcome;
-    all.ms += took.count();
     if (all.status.ok()) continue;
+    ended_.reset();
     std::memset(At<void>(record_.counters), 0, 2 * record_.bank_bytes);
     std::memset(At<void>(record_.abort), 0, AbortBytes(static_cast<uint64_t>(workers_)));
   }
@@ -203,10 +205,9 @@ absl::Status HostExecutor::Outcome() {
 
 absl::Status HostExecutor::Wait() {
   if (outcomes_.empty()) return absl::FailedPreconditionError("Wait without a submitted step");
-  const Ran ran = outcomes_.front();
+  last_ = outcomes_.front();
   outcomes_.erase(outcomes_.begin());
-  last_step_ms_ = ran.ms;
-  return ran.status;
+  return last_.status;
 }
 
 void HostExecutor::ClearSlice(uint32_t used_bank, int worker) const {

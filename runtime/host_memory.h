@@ -2,7 +2,9 @@
 // banks and the other words a ProgramRecord points to, and the checks of a step.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/executor.h"
@@ -43,7 +45,8 @@ class HostExecutor : public Executor {
   absl::Status SubmitAll(std::span<const StepHeader> headers) override;
   absl::Status Wait() override;
   int MaxInFlight() const override { return 2; }
-  double LastStepMs() const override { return last_step_ms_; }
+  double LastStepMs() const override { return last_.ms; }
+  double LastGapMs() const override { return last_.gap_ms; }
   Buffer TimelineBuffer() const override { return timeline_; }
 
  protected:
@@ -75,10 +78,11 @@ class HostExecutor : public Executor {
   std::vector<HostBlock> blocks_;
   struct Ran {
     absl::Status status;
-    double ms;
+    double ms = 0, gap_ms = -1;
   };
   std::vector<Ran> outcomes_;  // of steps not waited for, oldest first
-  double last_step_ms_ = 0;
+  Ran last_;                   // the one waited for last
+  std::optional<std::chrono::steady_clock::time_point> ended_;  // the last step, if it was not aborted
   Buffer timeline_;
 };
 

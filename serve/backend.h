@@ -18,7 +18,7 @@ struct BackendOptions {
   std::string policy = "auto";
   uint64_t seed = 0;  // of the simulator's schedules
   uint64_t timeout_ns = 10'000'000'000;
-  bool time_steps = false;  // Executor::LastStepMs; hosts always do
+  bool time_steps = false;  // Executor::LastStepMs, LastGapMs; hosts always do
   int timeline_tasks = 0;   // ExecutorOptions::timeline_tasks
   PhaseLog* phases = nullptr;
   int sim_pages = 12;  // of a simulated worker; a GPU's block has as many

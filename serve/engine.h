@@ -141,6 +141,7 @@ class Engine {
   std::deque<std::unique_ptr<Flight>> flights_;                   // oldest first
   std::deque<std::pair<OutputCallback, RequestOutput>> outputs_;  // to hand out
   bool flushing_ = false;
+  bool paused_ = true;  // since the last step was submitted there was a time without requests
   EngineStats stats_;
   ShapeCounter shapes_;
   std::vector<double> ttft_seconds_;

@@ -39,6 +39,8 @@ void Engine::Retire(const StepOutcome& outcome) {
   const std::unique_ptr<Flight> flight = std::move(flights_.front());
   flights_.pop_front();
   const absl::Status status = CheckOutcome(flight->step, flight->rows, outcome);
+  stats_.step_seconds += 1e-3 * std::max(0.0, outcome.step_ms);
+  if (!flight->after_pause) stats_.idle_seconds += 1e-3 * std::max(0.0, outcome.gap_ms);
   if (status.ok()) {
     FollowDevice(*flight, outcome);
   } else {
@@ -197,6 +199,7 @@ void Engine::Finish(Entry* entry, FinishReason reason, absl::Status status, Requ
   }
   outputs_.emplace_back(std::move(entry->callback), std::move(output));
   live_.erase(entry->request.id);
+  paused_ = paused_ || live_.empty();
   if (!entry->has_slot) {
     waiting_.erase(OrderKey(entry->order));  // a copy: the entry goes
     return;

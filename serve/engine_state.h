@@ -57,6 +57,7 @@ struct Engine::Entry {
 
 struct Engine::Flight {
   uint64_t step = 0;
+  bool after_pause = false;  // before it there was a time without requests: the gap is nobody's fault
   std::vector<Row> rows;
   std::vector<Entry*> entries;            // of the rows; alive, since they have unretired rows
   std::vector<BlockTableUpdate> updates;  // used by Submit only

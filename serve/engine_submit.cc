@@ -1,5 +1,6 @@
 // Engine: from the queues to a step on its way.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
@@ -123,7 +124,10 @@ std::unique_ptr<Engine::Flight> Engine::BuildFlight(const BatchPlan& plan) {
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     if (entries[i] != nullptr) AllocateRow(plan.rows[i], entries[i], flight.get());
   }
-  if (!flight->rows.empty()) flight->step = next_step_++;
+  if (!flight->rows.empty()) {
+    flight->step = next_step_++;
+    flight->after_pause = std::exchange(paused_, false);
+  }
   return flight;
 }
 

@@ -24,7 +24,8 @@ absl::StatusOr<std::unique_ptr<MegakernelRunner>> MegakernelRunner::Create(
   ASSIGN_OR_RETURN(LoadedDecoder loaded, LoadDecoder(source, load));
   std::unique_ptr<MegakernelRunner> runner(new MegakernelRunner(std::move(loaded)));
   RETURN_IF_ERROR(
-      InPhase(options.backend.phases, "kv_alloc", [&] { return runner->Allocate(); }));
+      InPhase(options.backend.phases, "kv_alloc",
+              [&] { return runner->Allocate(options.backend.time_steps); }));
   if (runner->decoder_.HasExits()) {
     RETURN_IF_ERROR(runner->SetExitThresholds(std::vector<float>(
         static_cast<size_t>(source.config().layers), options.exit_threshold)));
@@ -43,8 +44,10 @@ absl::StatusOr<std::unique_ptr<MegakernelRunner>> MegakernelRunner::Create(
   return runner;
 }
 
-absl::Status MegakernelRunner::Allocate() {
+absl::Status MegakernelRunner::Allocate(bool time_steps) {
   const DecoderLimits& limits = decoder_.limits;
+  if (backend_.device == "cuda" && time_steps) info_.clock = "gpu";
+  if (backend_.device == "cpu") info_.clock = "cpu";
   info_.max_slots = static_cast<uint32_t>(limits.max_rows);
   info_.max_batched_tokens = static_cast<uint32_t>(limits.max_tokens);
   info_.max_outputs = static_cast<uint32_t>(limits.max_outputs);
@@ -266,13 +269,25 @@ StepOutcome MegakernelRunner::Wait() {
     outcome.status.Update(ResetCounters(decoder_, &executor()));
   }
   if (draft_model_ != nullptr) outcome.status.Update(draft_model_->Wait());
-  if (!outcome.status.ok()) outcome.rows.clear();
+  if (!outcome.status.ok()) {
+    outcome.rows.clear();
+  } else if (!info_.clock.empty()) {
+    outcome.step_ms = LastStepMs();
+    outcome.gap_ms = LastGapMs();
+  }
   return outcome;
 }
 
 double MegakernelRunner::LastStepMs() const {
   const double drafts = draft_model_ != nullptr ? draft_model_->LastStepsMs() : 0;
   return drafts + backend_.executor->LastStepMs();
+}
+
+double MegakernelRunner::LastGapMs() const {
+  const double gap = backend_.executor->LastGapMs();
+  // The draft model's steps run between two of the target's, on the same stream.
+  const double drafts = draft_model_ != nullptr ? draft_model_->LastStepsMs() : 0;
+  return gap < 0 ? gap : std::max(0.0, gap - drafts);
 }
 
 absl::Status MegakernelRunner::ReadResults(const Flight& flight, std::vector<RowResult>* rows) {

@@ -59,8 +59,10 @@ class MegakernelRunner : public StepRunner {
   const Backend& backend() const { return backend_; }
   const DraftModel* draft_model() const { return draft_model_.get(); }
   DraftModel* draft_model() { return draft_model_.get(); }
-  // Milliseconds that the step waited for last took on its device, its draft model's steps included.
+  // Milliseconds that the step waited for last took on its device, its draft model's steps included; and for
+  // which nothing ran before it (Executor::LastGapMs).
   double LastStepMs() const;
+  double LastGapMs() const;
 
  private:
   struct Flight {
@@ -71,7 +73,7 @@ class MegakernelRunner : public StepRunner {
 
   explicit MegakernelRunner(LoadedDecoder loaded)
       : decoder_(std::move(loaded.decoder)), backend_(std::move(loaded.backend)) {}
-  absl::Status Allocate();
+  absl::Status Allocate(bool time_steps);
   absl::Status CheckInput(const StepInput& input) const;
   absl::Status WriteTables(const StepInput& input);
   absl::Status ReadResults(const Flight& flight, std::vector<RowResult>* rows);

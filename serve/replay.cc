@@ -58,6 +58,9 @@ class Replayer {
     result_.max_batch = stats.max_batch;
     result_.preemptions = stats.preemptions;
     result_.prefix_hit_tokens = stats.prefix_hit_tokens;
+    result_.clock = engine_->runner().info().clock;
+    result_.step_seconds = stats.step_seconds;
+    result_.idle_seconds = stats.idle_seconds;
     result_.speculates = engine_->limits().draft_tokens > 0;
     result_.drafts = stats.drafts;
     return result_;
@@ -154,6 +157,11 @@ nlohmann::ordered_json ToJson(const Percentiles& p) {
 
 }  // namespace
 
+double ReplayResult::idle_share() const {
+  const double all = step_seconds + idle_seconds;
+  return all > 0 ? idle_seconds / all : 0;
+}
+
 void ReplayRecords::Take(const RequestOutput& output) {
   std::vector<TokenId>& tokens = tokens_[output.id];
   tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
@@ -219,6 +227,11 @@ nlohmann::ordered_json ToJson(const ReplayResult& r) {
           {"max_batch", r.max_batch},
           {"preemptions", r.preemptions},
           {"prefix_hit_tokens", r.prefix_hit_tokens}};
+  if (!r.clock.empty()) {
+    json["step_seconds"] = r.step_seconds;
+    json[absl::StrCat(r.clock, "_idle_seconds")] = r.idle_seconds;
+    json[absl::StrCat(r.clock, "_idle_share")] = r.idle_share();
+  }
   if (r.speculates) json["speculation"] = ToJson(r.drafts);
   return json;
 }

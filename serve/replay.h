@@ -76,6 +76,10 @@ struct ReplayResult {
   uint64_t max_batch = 0;
   uint64_t preemptions = 0;
   uint64_t prefix_hit_tokens = 0;
+  // While requests waited or ran: in steps, and between them, by whose clock ("gpu", "cpu"; empty: nobody's).
+  std::string clock;
+  double step_seconds = 0, idle_seconds = 0;
+  double idle_share() const;
   bool speculates = false;
   DraftStats drafts;        // in the JSON where the engine speculates
   std::string first_error;  // of the first failed request; not in the JSON

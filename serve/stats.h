@@ -53,6 +53,9 @@ struct EngineStats {
   uint64_t preemptions = 0;
   uint64_t steps = 0;  // submitted
   uint64_t failed_steps = 0;
+  // By the runner's clock (RunnerInfo::clock): in steps; and between steps while requests waited or ran.
+  double step_seconds = 0;
+  double idle_seconds = 0;
   DraftStats drafts;
   uint64_t max_batch = 0;        // most rows in a step
   uint64_t distinct_shapes = 0;  // of retired steps

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,6 +51,7 @@ struct RunnerInfo {
   uint32_t max_steps_in_flight = 1;         // 1 or 2
   uint32_t vocab_size = 0;
   std::vector<TokenId> eos_tokens;  // the model's
+  std::string clock;  // whose clock times the steps: "gpu" or "cpu"; empty: nobody's
 };
 
 // What the device must know of a request. Spans are valid during the call only.
@@ -97,6 +99,9 @@ struct StepOutcome {
   uint64_t step = 0;
   absl::Status status;
   std::vector<RowResult> rows;
+  // Milliseconds by RunnerInfo::clock: what the step took; what had passed since the end of the step before it.
+  // Negative: not known.
+  double step_ms = -1, gap_ms = -1;
 };
 
 class StepRunner {

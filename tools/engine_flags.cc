@@ -327,6 +327,7 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   options.draft_model = draft_model.source.get();
   options.draft_storage = draft_model.storage;
   options.backend = {model.device, flags.workers, flags.policy, flags.seed};
+  options.backend.time_steps = flags.time_steps;
   options.backend.phases = phases;
   options.storage = model.storage;
   options.exit_threshold = static_cast<float>(flags.exit_threshold);

@@ -36,6 +36,7 @@ struct EngineFlags {
   double exit_threshold = 0;  // 0: early exit is off
   std::string exit_after;     // "F" or "F:K"; empty: SetExitLimits' defaults
   bool json = false;
+  bool time_steps = false;  // no flag: of commands that tell what steps take on their device
 };
 
 void AddEngineFlags(CLI::App* app, EngineFlags* flags);

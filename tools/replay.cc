@@ -59,6 +59,10 @@ std::string Summary(const ReplayResult& r, double factor) {
                         r.steps, r.distinct_shapes, r.max_batch);
   absl::StrAppendFormat(&text, "compilations  %d, %d after the engine was ready\n", r.compilations,
                         r.compilations_after_ready);
+  if (!r.clock.empty()) {
+    absl::StrAppendFormat(&text, "%s idle      %.2f %% of the time with requests: %.3f s between steps, %.2f s in them\n",
+                          r.clock, 100 * r.idle_share(), r.idle_seconds, r.step_seconds);
+  }
   if (r.prefix_hit_tokens > 0) {
     absl::StrAppendFormat(
         &text, "prefix cache  %d prompt tokens found, %.1f %%\n", r.prefix_hit_tokens,
@@ -93,6 +97,7 @@ absl::Status PrintResult(const ReplayResult& result, double factor, bool json) {
 absl::Status RunReplay(ReplayFlags& flags) {
   RETURN_IF_ERROR(CheckFlags(flags));
   ASSIGN_OR_RETURN(Trace trace, ReadTrace(flags.trace, flags.requests));
+  flags.engine.time_steps = true;
   ASSIGN_OR_RETURN(const auto opened, OpenEngine(flags.engine));
   ASSIGN_OR_RETURN(const double factor, FitTrace(&trace, opened->engine->limits().max_model_len));
   const std::vector<TokenId> special = SpecialTokens(*opened);
@@ -156,6 +161,8 @@ CommandBody AddReplay(CLI::App* app) {
       "Prompts are made up, the same in every run; equal hash_ids give equal tokens. Lengths are "
       "scaled\n"
       "down only where the longest exceeds the model's length.\n"
+      "gpu idle (on a CPU: cpu idle): time between the end of a step and the beginning of the next one, by the\n"
+      "device's clock, while requests waited or ran, over that and the time in steps.\n"
       "Examples:\n"
       "  eventide replay --model random:test-llama --trace trace.csv --requests 200 --closed-loop "
       "16 --json\n"

@@ -1,4 +1,5 @@
 #include <chrono>
+#include <thread>
 #include <vector>
 
 #include "core/graph.h"
@@ -139,9 +140,36 @@ TEST_CASE("steps submitted together count as one, and none runs behind an aborte
     REQUIRE((*executor)->SubmitAll(std::span(steps).first(fails ? 4 : 2)).ok());
     CHECK((*executor)->Wait().ok() == !fails);
     CHECK((*executor)->Wait().code() == absl::StatusCode::kFailedPrecondition);
+    // The first one has nothing before it; the last one an aborted one, whose end means nothing.
+    CHECK(((*executor)->LastGapMs() >= 0) == fails);
     // Three that were stuck would have taken 0.6 s.
     if (fails) CHECK(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(550));
   }
+}
+
+TEST_CASE("the gap before a step is the time since the end of the one before it") {
+  absl::StatusOr<Program> program = Lower(Pair());
+  REQUIRE(program.ok());
+  CpuExecutorOptions options;
+  options.ops = &Ops();
+  auto executor = MakeCpuExecutor(*std::move(program), options);
+  REQUIRE(executor.ok());
+  StepHeader header = {};
+  header.symbols[0] = 7;
+  REQUIRE((*executor)->RunStep(header).ok());
+  CHECK((*executor)->LastGapMs() < 0);
+  const auto ended = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // Two in flight: each has its own.
+  REQUIRE((*executor)->Submit(header).ok());
+  REQUIRE((*executor)->Submit(header).ok());
+  const std::chrono::duration<double, std::milli> all = std::chrono::steady_clock::now() - ended;
+  REQUIRE((*executor)->Wait().ok());
+  const double first = (*executor)->LastGapMs(), step = (*executor)->LastStepMs();
+  CHECK(first >= 20);
+  REQUIRE((*executor)->Wait().ok());
+  CHECK((*executor)->LastGapMs() >= 0);
+  CHECK(first + step + (*executor)->LastGapMs() + (*executor)->LastStepMs() < all.count() + 1);
 }
 
 // One worker takes tasks in linear order, so it is stuck at the oldest that can be.

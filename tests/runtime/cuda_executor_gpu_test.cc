@@ -1,6 +1,8 @@
 // Whole launches of toy graphs on a GPU, against plain results computed here.
+#include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <thread>
 
 #include "runtime/cuda_executor.h"
 #include "tests/jit/toy_graphs.h"
@@ -140,6 +142,31 @@ TEST_CASE("a thousand steps, two in flight, use both counter banks and stay righ
             << " us on the GPU\n";
   CheckLayers(*executor, (kSteps - 1) * 7 % (kToyMaxTokens + 1), weights);
   CHECK_FALSE(executor->Wait().ok());
+}
+
+TEST_CASE("the gap before a step is the time since the end of the one before it, by the GPU's clock") {
+  if (!HaveGpu()) return;
+  const auto executor = Make(ToyLayersGraph(), ToyOptions());
+  RequireOk(executor->RunStep(HeaderFor(9)));
+  CHECK(executor->LastGapMs() < 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  RequireOk(executor->RunStep(HeaderFor(9)));
+  CHECK(executor->LastGapMs() > 15);
+  CHECK(executor->LastGapMs() < 1000);
+  // One behind the other, always one queued: no host comes between.
+  RequireOk(executor->Submit(HeaderFor(9)));
+  std::vector<double> gaps;
+  for (int step = 0; step < 200; ++step) {
+    RequireOk(executor->Submit(HeaderFor(9)));
+    RequireOk(executor->Wait());
+    if (step > 0) gaps.push_back(executor->LastGapMs());
+  }
+  RequireOk(executor->Wait());
+  std::sort(gaps.begin(), gaps.end());
+  std::cout << "gap of queued steps: median " << 1e3 * gaps[gaps.size() / 2] << " us, most "
+            << 1e3 * gaps.back() << " us\n";
+  CHECK(gaps.front() >= 0);
+  CHECK(gaps[gaps.size() / 2] < 0.1);
 }
 
 // A wait that nothing fulfils: Verify would refuse the graph, so the fault is put into the program.

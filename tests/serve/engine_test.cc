@@ -188,6 +188,29 @@ TEST_CASE("Statistics count what happened") {
   CHECK(h.engine().tpot_seconds()[0] == Approx(0.001));
 }
 
+TEST_CASE("The device is idle between steps while there are requests, and not when there were none") {
+  FakeRunnerOptions fake;
+  fake.step_ms = 3;
+  fake.gap_ms = 0.5;
+  Harness h(Info(), {}, fake);
+  for (int round = 1; round <= 3; ++round) {
+    const uint64_t before = h.engine().stats().steps;
+    const double idle = h.engine().stats().idle_seconds;
+    REQUIRE(h.Add("a", 10, 5).ok());
+    REQUIRE(h.Add("b", 20, 9).ok());
+    h.Finish();
+    const EngineStats stats = h.engine().stats();
+    CHECK(stats.step_seconds == Approx(0.003 * static_cast<double>(stats.steps)));
+    // What passed before the round's first step was nobody's waiting.
+    CHECK(stats.idle_seconds - idle == Approx(0.0005 * static_cast<double>(stats.steps - before - 1)));
+  }
+  Harness untimed(Info());
+  REQUIRE(untimed.Add("a", 10, 5).ok());
+  untimed.Finish();
+  CHECK(untimed.engine().stats().step_seconds == 0);
+  CHECK(untimed.engine().stats().idle_seconds == 0);
+}
+
 // Text: each token is its number and a space; stops at "5 7 ".
 class NumberSink final : public TextSink {
  public:

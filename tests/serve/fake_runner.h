@@ -33,6 +33,7 @@ struct FakeRunnerOptions {
   double acceptance = 0.5;      // of each draft token
   int64_t step_ns = 1'000'000;  // of `clock`, for each step
   ManualClock* clock = nullptr;
+  double step_ms = -1, gap_ms = -1;  // what StepOutcome says
 };
 
 class FakeRunner final : public StepRunner {
@@ -121,6 +122,8 @@ class FakeRunner final : public StepRunner {
     Require(!queue_.empty(), "Wait without a step");
     RunAll();
     StepOutcome outcome = std::move(queue_.front().outcome);
+    outcome.step_ms = options_.step_ms;
+    outcome.gap_ms = options_.gap_ms;
     if (!outcome.status.ok()) {
       for (const Row& row : queue_.front().rows) slots_[row.slot].reported = true;
     }

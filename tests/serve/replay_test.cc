@@ -242,6 +242,29 @@ TEST_CASE("A replay repeats exactly") {
   CHECK(run() == run());
 }
 
+TEST_CASE("The idle share is told by whose clock it is, and not without one") {
+  FakeRunnerOptions fake;
+  Rig none(fake);
+  ReplayOptions options;
+  options.closed_loop = 4;
+  auto untimed = none.Run(Sample(), options);
+  REQUIRE(untimed.ok());
+  CHECK(ToJson(*untimed).dump().find("idle") == std::string::npos);
+  fake.info.clock = "gpu";
+  fake.step_ms = 9;
+  fake.gap_ms = 1;
+  Rig timed(fake);
+  auto result = timed.Run(Sample(), options);
+  REQUIRE(result.ok());
+  const auto json = ToJson(*result);
+  CHECK(json["step_seconds"].get<double>() == Approx(0.009 * static_cast<double>(result->steps)));
+  // Of all gaps but the first step's.
+  CHECK(json["gpu_idle_seconds"].get<double>() ==
+        Approx(0.001 * static_cast<double>(result->steps - 1)));
+  CHECK(json["gpu_idle_share"].get<double>() == Approx(0.1).epsilon(0.01));
+  CHECK_FALSE(json.contains("cpu_idle_share"));
+}
+
 TEST_CASE("Percentiles are nearest ranks") {
   std::vector<double> samples;
   for (int i = 100; i >= 1; --i) samples.push_back(i);

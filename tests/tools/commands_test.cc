@@ -229,10 +229,15 @@ TEST_CASE("replay serves a trace and reports every key of the contract") {
   for (const char* key : {"requests", "completed", "failed", "prompt_tokens", "output_tokens",
                           "seconds", "cancelled", "output_tokens_per_second", "ttft_ms", "tpot_ms",
                           "steps", "distinct_shapes", "compilations", "compilations_after_ready",
-                          "max_batch", "preemptions", "prefix_hit_tokens"}) {
+                          "max_batch", "preemptions", "prefix_hit_tokens", "step_seconds",
+                          "cpu_idle_seconds", "cpu_idle_share"}) {
     INFO(key);
     CHECK(json.contains(key));
   }
+  CHECK(json["cpu_idle_share"] > 0);
+  CHECK(json["cpu_idle_share"] < 1);
+  CHECK(json["step_seconds"].get<double>() + json["cpu_idle_seconds"].get<double>() <
+        json["seconds"].get<double>() + 0.001);
   CHECK(json["completed"] == 6);
   CHECK(json["compilations_after_ready"] == 0);
   CHECK(json["max_batch"] == 3);
