@@ -1,8 +1,9 @@
-// scripts/gpu-test on a machine without a GPU: programs that pretend.
+// scripts/gpu-test and scripts/gpu-shapes on a machine without a GPU: programs that pretend.
 #include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temp_folder.h"
@@ -28,11 +29,12 @@ class PretendTree {
   }
 
   // Exit code; what it wrote, if that is JSON.
-  int Run(const std::string& arguments, nlohmann::json* report) {
+  int Run(const std::string& arguments, nlohmann::json* report,
+          const std::string& script = "gpu-test") {
     const std::string output = folder_ / "out.json";
     fs::remove(output);
     const std::string command = "PATH='" + (folder_ / "bin") + "':\"$PATH\" '" +
-                                SourceFile("scripts/gpu-test") + "' --build '" + (folder_ / "build") +
+                                SourceFile("scripts/" + script) + "' --build '" + (folder_ / "build") +
                                 "' --output '" + output + "' " + arguments + " 2>/dev/null";
     const int status = std::system(command.c_str());
     *report = nlohmann::json::parse(ReadFile(output), nullptr, /*allow_exceptions=*/false);
@@ -96,6 +98,61 @@ TEST_CASE("gpu-test runs what is asked for, and says when that is nothing") {
   CHECK(tree.Run("--build /no/such/folder", &report) == 2);
   CHECK(tree.Run("--limit", &report) == 2);
   CHECK(tree.Run("--faster", &report) == 2);
+}
+
+TEST_CASE("gpu-shapes runs every part with its own limit and keeps what each printed") {
+  PretendTree tree;
+  // Says what it was asked for; prefill fails without a word, stress with one, and warm-ups of "slow" hang.
+  tree.Program("build/eventide",
+               "case \"$*\" in\n"
+               "*prefill*) echo 'no \"luck\"' >&2; exit 1 ;;\n"
+               "*slow*) exec sleep 60 ;;\n"
+               "esac\n"
+               "echo \"{\\\"asked\\\": \\\"$*\\\"}\"\n"
+               "case \"$1\" in stress) exit 1 ;; esac");
+  nlohmann::json report;
+  CHECK(tree.Run("--seconds 7 --trace t.csv --requests 9 --closed-loop 3 --start-models slow,fast "
+                 "--limit warmup=1 --batches 1..3 --chunks 5,6 --steps 2",
+                 &report, "gpu-shapes") == 1);
+  REQUIRE(report.is_object());
+  CHECK(report["gpu"] == "Pretend \"9000\", 1.2 ");
+  CHECK(report["failed"] == true);
+  std::map<std::string, int> status;
+  for (const auto& part : report["parts"]) status[part["name"]] = part["status"];
+  CHECK(status == std::map<std::string, int>{{"prefill", 1},
+                                             {"shapes", 0},
+                                             {"warmup slow", 124},
+                                             {"warmup fast", 0},
+                                             {"replay", 0},
+                                             {"stress", 1}});
+  CHECK(report["parts"][0]["text"] == "no \"luck\" ");
+  CHECK(report["prefill"].is_null());
+  CHECK(report["shapes"]["asked"] ==
+        "bench shapes --model random:llama-3.1-8b --steps 2 --batch 1..3 --chunk 5,6 --mixed 1,8,64 "
+        "--seconds 240 --device cuda --json");
+  REQUIRE(report["warmup"].size() == 2);
+  CHECK(report["warmup"][0].is_null());
+  CHECK(report["warmup"][1]["asked"] == "warmup --model fast --compare --device cuda --json");
+  CHECK(report["replay"]["asked"] ==
+        "replay --model random:llama-3.1-8b --trace t.csv --requests 9 --closed-loop 3 --device cuda "
+        "--json");
+  CHECK(report["stress"]["asked"] == "stress --seconds 7 --device cuda --json");  // although it failed
+}
+
+TEST_CASE("gpu-shapes runs the parts that are asked for, in that order") {
+  PretendTree tree;
+  tree.Program("build/eventide", "echo '{}'");
+  nlohmann::json report;
+  CHECK(tree.Run("--parts mixed,prefill", &report, "gpu-shapes") == 0);
+  REQUIRE(report["parts"].size() == 2);
+  CHECK(report["parts"][0]["name"] == "mixed");
+  CHECK(report["failed"] == false);
+  CHECK_FALSE(report.contains("replay"));
+  for (const char* wrong : {"--parts decode", "--parts", "--limit decode=1", "--limit replay", "--steps x",
+                            "--faster 1", "--build /no/such/folder"}) {
+    CAPTURE(wrong);
+    CHECK(tree.Run(wrong, &report, "gpu-shapes") == 2);
+  }
 }
 
 }  // namespace
