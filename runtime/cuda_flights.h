@@ -30,9 +30,9 @@ class CudaFlights {
   // The step taken out last was aborted: the time from its end means nothing.
   void ForgetEnd() { end_known_ = false; }
 
-  // Of the step taken out last: what it took, from when the stream reached it (a launch's own time is the
-  // step's); what had passed since the end of the step before it (copies for it included), negative where that
-  // is not known.
+  // Of the step taken out last: what it took, from when the stream reached it (a launch's own time
+  // is the step's); what had passed since the end of the step before it (copies for it included),
+  // negative where that is not known.
   double step_ms() const { return step_ms_; }
   double gap_ms() const { return gap_ms_; }
 
@@ -40,7 +40,8 @@ class CudaFlights {
   struct Flight {
     CuEvent started = nullptr, ended = nullptr;
   };
-  static constexpr int kFlights = kMost + 1;  // the end of the step before the oldest is still asked for
+  // One more: the end of the step before the oldest is still asked for.
+  static constexpr int kFlights = kMost + 1;
   const Flight& At(uint64_t step) const { return flights_[step % kFlights]; }
 
   const CudaDriver* driver_ = nullptr;

@@ -57,8 +57,8 @@ CurveReport ReportCurve(std::span<const CurvePoint> points, double limit) {
     report.beyond.push_back(points[i].size);
     const CurveStep before = StepBetween(points[i - 1], points[i]),
                     behind = StepBetween(points[i], points[i + 1]);
-    const bool later = std::abs(behind.ms_after - behind.ms_before) >
-                       std::abs(before.ms_after - before.ms_before);
+    const bool later =
+        std::abs(behind.ms_after - behind.ms_before) > std::abs(before.ms_after - before.ms_before);
     const CurveStep& cause = later ? behind : before;
     if (cause.tile == 0) {
       report.cliffs.push_back(points[i].size);

@@ -1,5 +1,5 @@
-// Step times over a size that grows by one, rows of a step or tokens of a chunk: whether the curve has cliffs, and
-// which of its steps come from tiles.
+// Step times over a size that grows by one, rows of a step or tokens of a chunk: whether the curve
+// has cliffs, and which of its steps come from tiles.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,8 @@ struct CurvePoint {
   double ms = 0;
 };
 
-// Tokens of a step go through tiles of up to 64, in groups of 8: a step behind a multiple of these is a tile's.
+// Tokens of a step go through tiles of up to 64, in groups of 8: a step behind a multiple of these
+// is a tile's.
 inline constexpr int kTileSizes[] = {64, 32, 16, 8};
 // The largest that divides `size`; 0: none.
 int TileOf(int size);
@@ -26,7 +27,8 @@ struct CurveStep {
   double rise() const { return ms_before > 0 ? ms_after / ms_before - 1 : 0; }
 };
 
-// Rises behind multiples of one tile size (and of no larger one), or, tile 0, behind all other sizes.
+// Rises behind multiples of one tile size (and of no larger one), or, tile 0, behind all other
+// sizes.
 struct TileRises {
   int tile = 0;
   int steps = 0;
@@ -36,11 +38,12 @@ struct TileRises {
 
 struct CurveReport {
   double limit = 0;
-  // Of each point: its time over that of the line through its two neighbours, less 1. None for the ends.
+  // Of each point: its time over that of the line through its two neighbours, less 1. None for the
+  // ends.
   std::vector<std::optional<double>> deviation;
   std::optional<CurvePoint> worst;  // the point with the largest deviation, either way
-  // Points beyond the limit. What puts a point there is the larger of the steps before and behind it; where that
-  // is a tile's, it is listed there, else the point is a cliff.
+  // Points beyond the limit. What puts a point there is the larger of the steps before and behind
+  // it; where that is a tile's, it is listed there, else the point is a cliff.
   std::vector<int> beyond;
   std::vector<CurveStep> tile_steps;
   std::vector<int> cliffs;

@@ -56,8 +56,8 @@ Percentiles PercentilesOf(std::vector<double> values) {
   return {rank(0.05), rank(0.50), rank(0.95)};
 }
 
-absl::StatusOr<std::unique_ptr<StepBench>> StepBench::Create(
-    const WeightSource& source, const StepBenchOptions& options) {
+absl::StatusOr<std::unique_ptr<StepBench>> StepBench::Create(const WeightSource& source,
+                                                             const StepBenchOptions& options) {
   const ModelConfig& config = source.config();
   RETURN_IF_ERROR(CheckStepBench(config, options));
   std::unique_ptr<StepBench> bench(new StepBench());
@@ -133,8 +133,7 @@ absl::Status StepBench::Admit(const StepShape& shape) {
     }
   }
   if (shape.chunk == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(
-      AdmitSlot(static_cast<uint32_t>(shape.batch), shape.chunk_context, shape.chunk));
+  RETURN_IF_ERROR(AdmitSlot(static_cast<uint32_t>(shape.batch), shape.chunk_context, shape.chunk));
   const int64_t all = BlocksOfAll(config, options_, shape);
   for (int64_t i = shape.batch * blocks; i < all; ++i) {
     blocks_.back().push_back(static_cast<BlockId>(i));
@@ -194,8 +193,7 @@ absl::Status StepBench::WaitOne(std::vector<double>* ms) {
   return absl::OkStatus();
 }
 
-absl::Status StepBench::RunSteps(const StepShape& shape, const Run& run,
-                                   std::vector<double>* ms) {
+absl::Status StepBench::RunSteps(const StepShape& shape, const Run& run, std::vector<double>* ms) {
   const int depth = static_cast<int>(runner_->info().max_steps_in_flight);
   absl::Status status;
   int submitted = 0;
@@ -286,8 +284,8 @@ absl::StatusOr<int64_t> StepBench::BytesOf(const StepShape& shape) {
 
 absl::Status StepBench::SetRoutes(const Routes& routes) {
   if (routes.lines != options_.route_draws) {
-    return absl::InvalidArgumentError(absl::StrCat(routes.lines, " lines of routes; the program takes ",
-                                                   options_.route_draws));
+    return absl::InvalidArgumentError(
+        absl::StrCat(routes.lines, " lines of routes; the program takes ", options_.route_draws));
   }
   const Buffer buffer = runner_->executor().TensorBuffer(runner_->decoder().drawn);
   return runner_->executor().Write(buffer, 0, routes.experts.data(),
@@ -296,8 +294,10 @@ absl::Status StepBench::SetRoutes(const Routes& routes) {
 
 absl::StatusOr<Routes> StepBench::LastRoutes() {
   const Decoder& decoder = runner_->decoder();
-  Routes routes{decoder.config.layers, last_.batch * RowTokens(options_) + last_.chunk,
-                decoder.config.experts_per_token, {}};
+  Routes routes{decoder.config.layers,
+                last_.batch * RowTokens(options_) + last_.chunk,
+                decoder.config.experts_per_token,
+                {}};
   const Buffer buffer = runner_->executor().TensorBuffer(decoder.pairs);
   constexpr int64_t kFields = 4;  // RoutedPair: the expert comes first
   std::vector<int32_t> pairs(static_cast<size_t>(routes.lines * routes.top_k * kFields));

@@ -1,6 +1,6 @@
-// Times steps of one loaded model, of any decode rows and a chunk of prefill, without what came before them:
-// slots are admitted with a context that is said to be cached, and the KV memory holds random numbers.
-// All shapes share one program; nothing is compiled between them.
+// Times steps of one loaded model, of any decode rows and a chunk of prefill, without what came
+// before them: slots are admitted with a context that is said to be cached, and the KV memory holds
+// random numbers. All shapes share one program; nothing is compiled between them.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@ struct StepBenchOptions {
   BackendOptions backend;
   DType storage = DType::kBF16;
   std::vector<StepShape> shapes;  // all that will be measured
-  int tokens_per_row = 1;  // of a decode row
+  int tokens_per_row = 1;         // of a decode row
   // Besides, of a row with one token, verified on the device: random ones, or the draft model's.
   int drafts = 0;
   const WeightSource* draft_model = nullptr;  // needed by Create and for sizes
   DType draft_storage = DType::kBF16;
   int block_size = 16;
   uint64_t seed = 0;
-  int route_draws = 0;  // DecoderLimits: lines of routes that SetRoutes gives
+  int route_draws = 0;                 // DecoderLimits: lines of routes that SetRoutes gives
   int exit_first = 0, exit_every = 1;  // DecoderLimits
   float exit_threshold = 2.0f;         // RunnerOptions
   int pack_threads = 2;
@@ -43,19 +43,20 @@ struct StepTimes {
   Percentiles ms;        // of steps on their device, a draft model's included
   double wall_ms = 0;    // per step, all in: two queued, results read, rows continued as served
   double submit_us = 0;  // the host's work to queue one, median
-  // Weights once, of experts those that tokens went to, and the KV of every row; of a draft model once for
-  // every draft.
+  // Weights once, of experts those that tokens went to, and the KV of every row; of a draft model
+  // once for every draft.
   int64_t bytes = 0;
-  StepFlops flops;       // the draft model's left out
+  StepFlops flops;  // the draft model's left out
 };
 
-// Positions of the model that a chunk leaves free: it never continues, but its token must not end the row.
+// Positions of the model that a chunk leaves free: it never continues, but its token must not end
+// the row.
 inline constexpr int kChunkRoom = 2;
 
 struct StepCounts {
-  int steps = 100;     // timed
-  int warmup = 10;     // before them
-  bool wall = true;    // besides, at most 64 for StepTimes::wall_ms
+  int steps = 100;   // timed
+  int warmup = 10;   // before them
+  bool wall = true;  // besides, at most 64 for StepTimes::wall_ms
 };
 
 // KV memory that a shape needs, in bytes.
@@ -67,8 +68,8 @@ class StepBench {
   static absl::StatusOr<std::unique_ptr<StepBench>> Create(const WeightSource& source,
                                                            const StepBenchOptions& options);
 
-  // Steps to warm up, those for wall_ms, then the timed ones; each but those for wall_ms with fresh random
-  // tokens. `done` counts all of them. The shape is one of the options'.
+  // Steps to warm up, those for wall_ms, then the timed ones; each but those for wall_ms with fresh
+  // random tokens. `done` counts all of them. The shape is one of the options'.
   absl::StatusOr<StepTimes> Measure(const StepShape& shape, const StepCounts& counts,
                                     const std::function<void(int done)>& progress = nullptr);
   // The last step of the last Measure; with BackendOptions::timeline_tasks only.
@@ -79,7 +80,8 @@ class StepBench {
   // Where the tokens of the last Measure's last step went: a line for each.
   absl::StatusOr<Routes> LastRoutes();
 
-  // First tokens of the last Measure's last step, one per row, the chunk's last: what its bits are compared by.
+  // First tokens of the last Measure's last step, one per row, the chunk's last: what its bits are
+  // compared by.
   const std::vector<TokenId>& last_tokens() const { return last_tokens_; }
   // Of the last Measure's timed steps.
   const DraftStats& drafts() const { return drafts_; }

@@ -17,9 +17,9 @@ int64_t ChunkLength(const StepShape& shape) {
 absl::Status CheckChunk(const ModelConfig& config, const StepBenchOptions& options,
                         const StepShape& shape) {
   if (shape.chunk < 0 || shape.chunk_context < 0 || ChunkLength(shape) > config.max_positions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a chunk of ", shape.chunk, " tokens behind ", shape.chunk_context,
-                     "; the model takes ", config.max_positions - kChunkRoom, " in all"));
+    return absl::InvalidArgumentError(absl::StrCat("a chunk of ", shape.chunk, " tokens behind ",
+                                                   shape.chunk_context, "; the model takes ",
+                                                   config.max_positions - kChunkRoom, " in all"));
   }
   if (shape.chunk > 0 && options.drafts > 0) {
     return absl::InvalidArgumentError("a chunk beside rows that carry drafts is not measured");
@@ -75,7 +75,8 @@ absl::Status CheckStepBench(const ModelConfig& config, const StepBenchOptions& o
       options.draft_model != nullptr ? options.draft_model->config().max_positions : INT32_MAX;
   for (const StepShape& shape : options.shapes) {
     if (RowsOf(shape) < 1 || shape.batch < 0 || RowsOf(shape) > 1024) {
-      return absl::InvalidArgumentError(absl::StrCat("a batch of ", shape.batch, "; 1 to 1024 rows"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a batch of ", shape.batch, "; 1 to 1024 rows"));
     }
     RETURN_IF_ERROR(CheckChunk(config, options, shape));
     if (shape.batch == 0) continue;
@@ -85,9 +86,9 @@ absl::Status CheckStepBench(const ModelConfig& config, const StepBenchOptions& o
           "a context of ", shape.context, " tokens; the model takes 1 to ", config.max_positions));
     }
     if (shape.context > drafts_positions - RowTokens(options) - kRoom) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a context of ", shape.context, " tokens leaves the draft model no room: it has ",
-                       drafts_positions, " positions"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a context of ", shape.context, " tokens leaves the draft model no room: it has ",
+          drafts_positions, " positions"));
     }
   }
   return absl::OkStatus();

@@ -14,7 +14,8 @@ int64_t LinearElements(const ModelConfig& config, bool head) {
     // A tied embedding is the head's weight; an own one gives single rows to the first layer.
     const bool embedding = absl::StrContains(info.name, "embed_tokens");
     if (info.shape.size() != 2 || (embedding && !config.tie_embeddings)) continue;
-    if (head || !(embedding || absl::StrContains(info.name, "lm_head"))) elements += info.Elements();
+    if (head || !(embedding || absl::StrContains(info.name, "lm_head")))
+      elements += info.Elements();
   }
   return elements;
 }
@@ -27,7 +28,8 @@ double KeysSeen(const ModelConfig& config, int64_t context, int64_t tokens) {
     // The first `growing` tokens see one key more each; the others a whole window.
     const int64_t growing = std::clamp<int64_t>(window - context, 0, tokens);
     keys += static_cast<double>(growing) * (static_cast<double>(context) + 0.5 * (growing + 1));
-    if (growing < tokens) keys += static_cast<double>(tokens - growing) * static_cast<double>(window);
+    if (growing < tokens)
+      keys += static_cast<double>(tokens - growing) * static_cast<double>(window);
   }
   return keys;
 }
@@ -64,7 +66,7 @@ StepFlops CountFlops(const ModelConfig& config, const StepShape& shape, int row_
   flops.head = 2.0 * static_cast<double>(config.vocab) * config.hidden * outputs;
   const double keys = shape.batch * KeysSeen(config, shape.context, row_tokens) +
                       KeysSeen(config, shape.chunk_context, shape.chunk);
-  flops.attention = 4.0 * keys * config.heads * config.head_dim;  // a product with its key, one with its value
+  flops.attention = 4.0 * keys * config.heads * config.head_dim;  // with its key, with its value
   return flops;
 }
 

@@ -1,5 +1,5 @@
-// eventide bench moe: decode steps of a mixture of experts while the router's choice is replaced by drawn or
-// recorded routes: how a step's time depends on where its tokens go.
+// eventide bench moe: decode steps of a mixture of experts while the router's choice is replaced by
+// drawn or recorded routes: how a step's time depends on where its tokens go.
 #include <algorithm>
 #include <fstream>
 #include <thread>
@@ -72,10 +72,10 @@ std::string Table(const MoeFlags& flags, const ReadCeiling& ceiling,
   for (const MeasuredRow& row : rows) {
     const double floor = static_cast<double>(row.bytes) / (ceiling.gbps() * 1e6);
     const Percentiles& ms = row.times.ms;
-    absl::StrAppendFormat(&text, "%6d %-12s %-7s %9.3f %9.3f %9.3f %10.1f %9.3f %6.2f %7.1f %8.1f\n",
-                          row.batch, row.routing, row.policy, ms.p5, ms.p50, ms.p95,
-                          static_cast<double>(row.bytes) / 1e6, floor, floor / ms.p50,
-                          row.routes.active, row.routes.busiest);
+    absl::StrAppendFormat(
+        &text, "%6d %-12s %-7s %9.3f %9.3f %9.3f %10.1f %9.3f %6.2f %7.1f %8.1f\n", row.batch,
+        row.routing, row.policy, ms.p5, ms.p50, ms.p95, static_cast<double>(row.bytes) / 1e6, floor,
+        floor / ms.p50, row.routes.active, row.routes.busiest);
     absl::StrAppend(&text, "       experts of a layer by their tokens:");
     for (int i = 0; i < kHistogramBuckets; ++i) {
       const double experts = row.routes.histogram[static_cast<size_t>(i)];
@@ -104,9 +104,9 @@ absl::StatusOr<MeasuredRow> MeasureRow(const MoeFlags& flags, const std::string&
   // Drawn steps follow one another; of the router's own choice only the last is known.
   row.routes = routing == "router" ? seen : StatisticsOf(routes, experts, batch, kDrawnStride);
   row.bytes = row.times.bytes +
-              static_cast<int64_t>((row.routes.active - seen.active) * config.layers *
-                                   static_cast<double>(
-                                       ExpertBytes(config, bench->runner().decoder().storage)));
+              static_cast<int64_t>(
+                  (row.routes.active - seen.active) * config.layers *
+                  static_cast<double>(ExpertBytes(config, bench->runner().decoder().storage)));
   if (routing == "router" && !flags.record.empty()) {
     std::ofstream file(flags.record, std::ios::binary | std::ios::app);
     file << RoutesText(last);
@@ -131,8 +131,8 @@ absl::Status RunBenchMoe(const MoeFlags& flags) {
   Progress progress;
   const std::vector<std::string> policies =
       flags.policies.empty() ? std::vector<std::string>{flags.engine.policy} : flags.policies;
-  const double all = static_cast<double>(policies.size() * flags.batches.size() *
-                                         flags.routings.size());
+  const double all =
+      static_cast<double>(policies.size() * flags.batches.size() * flags.routings.size());
   std::vector<MeasuredRow> rows;
   for (const std::string& policy : policies) {
     options.backend.policy = policy;
@@ -162,8 +162,9 @@ CommandBody AddBenchMoe(CLI::App* app) {
   auto flags = std::make_shared<MoeFlags>();
   AddModelFlags(app, &flags->engine);
   AddDeviceFlags(app, &flags->engine);
-  app->add_option("--policies", flags->policies,
-                  "Several policies one after the other: auto,static,ticket. Each loads the model again")
+  app->add_option(
+         "--policies", flags->policies,
+         "Several policies one after the other: auto,static,ticket. Each loads the model again")
       ->delimiter(',')
       ->check(CLI::IsMember({"auto", "static", "ticket"}));
   app->add_option("--routing", flags->routings,
@@ -182,7 +183,8 @@ CommandBody AddBenchMoe(CLI::App* app) {
   app->add_option("--seed", flags->engine.seed, "Of inputs, KV contents and routes")
       ->check(WholeNumber(0, UINT64_MAX));
   app->footer(
-      "bytes: linears and the head once, experts that have tokens once, KV of all rows; floor: bytes\n"
+      "bytes: linears and the head once, experts that have tokens once, KV of all rows; floor: "
+      "bytes\n"
       "at the read ceiling measured in the same run. Routes repeat after 16 steps.\n"
       "Example:\n"
       "  eventide bench moe --model random:qwen3-30b-a3b --batch 1,8,64 --routing uniform,one-hot");

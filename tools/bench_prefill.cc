@@ -1,6 +1,6 @@
-// eventide bench prefill: what a step takes that computes one chunk of a prompt, against the larger of two
-// floors: reading its bytes at the speed of a plain read measured in the same run, and computing its products
-// at the peak of the card.
+// eventide bench prefill: what a step takes that computes one chunk of a prompt, against the larger
+// of two floors: reading its bytes at the speed of a plain read measured in the same run, and
+// computing its products at the peak of the card.
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -21,8 +21,8 @@ struct PrefillFlags {
   double kv_gib = 0, peak_tflops = 0;
 };
 
-// Of dense bf16 and fp16 products with float32 sums, as the vendor's data sheets state it; 0: not known here. A card
-// under load clocks lower, so no kernel gets there.
+// Of dense bf16 and fp16 products with float32 sums, as the vendor's data sheets state it; 0: not
+// known here. A card under load clocks lower, so no kernel gets there.
 double DataSheetTflops(const std::string& gpu) {
   struct Card {
     const char* name;
@@ -39,7 +39,7 @@ double DataSheetTflops(const std::string& gpu) {
 }
 
 struct Peak {
-  double tflops = 0;         // 0: not known
+  double tflops = 0;          // 0: not known
   const char* from = "none";  // "flag" or "data sheet"
 };
 
@@ -89,11 +89,12 @@ nlohmann::ordered_json RowJson(const PrefillFlags& flags, const ReadCeiling& cei
 
 std::string Table(const PrefillFlags& flags, const ReadCeiling& ceiling, const Peak& peak,
                   const std::vector<MeasuredRow>& rows) {
-  std::string text =
-      absl::StrFormat("%s on %s, read ceiling %.1f GB/s, ", flags.engine.model, ceiling.name(),
-                      ceiling.gbps());
-  absl::StrAppend(&text, peak.tflops > 0 ? absl::StrFormat("peak %.1f TFLOP/s (%s)", peak.tflops, peak.from)
-                                         : "no peak known (--peak-tflops)",
+  std::string text = absl::StrFormat("%s on %s, read ceiling %.1f GB/s, ", flags.engine.model,
+                                     ceiling.name(), ceiling.gbps());
+  absl::StrAppend(&text,
+                  peak.tflops > 0
+                      ? absl::StrFormat("peak %.1f TFLOP/s (%s)", peak.tflops, peak.from)
+                      : "no peak known (--peak-tflops)",
                   ", policy ", flags.engine.policy, "\n");
   absl::StrAppendFormat(&text, "%6s %8s %9s %9s %9s %9s %10s %10s %6s %9s\n", "chunk", "context",
                         "p5 ms", "median", "p95 ms", "TFLOP/s", "memory ms", "compute ms", "share",
@@ -192,16 +193,18 @@ CommandBody AddBenchPrefill(CLI::App* app) {
   app->add_option("--kv-gib", flags->kv_gib,
                   "KV memory at most, in GiB; 0: what is free. Chunks beyond it are skipped")
       ->check(RealNumber(0, 1e6));
-  app->add_option("--peak-tflops", flags->peak_tflops,
-                  "Of the compute floor; 0: the card's data sheet where its name is known, else none")
+  app->add_option(
+         "--peak-tflops", flags->peak_tflops,
+         "Of the compute floor; 0: the card's data sheet where its name is known, else none")
       ->check(RealNumber(0, 1e6));
   app->add_option("--seed", flags->engine.seed, "Of inputs and KV contents")
       ->check(WholeNumber(0, UINT64_MAX));
   app->footer(
-      "TFLOP/s: 2 x weights of the layers' linears x tokens, attention of every token with itself and\n"
-      "those before it, the head for the chunk's last token, the only one that has logits; over the median\n"
-      "of the step on its device. bytes: linears and head once, KV of the context. share: the larger floor\n"
-      "/ median.\n"
+      "TFLOP/s: 2 x weights of the layers' linears x tokens, attention of every token with itself\n"
+      "and those before it, the head for the chunk's last token, the only one that has logits;\n"
+      "over the median of the step on its device. bytes: linears and head once, KV of the "
+      "context.\n"
+      "share: the larger floor / median.\n"
       "Examples:\n"
       "  eventide bench prefill --model random:llama-3.1-8b --chunk 128,512,2048 --json\n"
       "  eventide bench prefill --model random:llama-3.1-8b --chunk 512 --context 8192");

@@ -1,6 +1,6 @@
-// eventide bench shapes: the same program, loaded once, over every batch of a range, every chunk of a range, and
-// decode rows beside a chunk: where step times leave the line through their neighbours, and what a chunk costs
-// those who decode beside it.
+// eventide bench shapes: the same program, loaded once, over every batch of a range, every chunk of
+// a range, and decode rows beside a chunk: where step times leave the line through their
+// neighbours, and what a chunk costs those who decode beside it.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -136,13 +136,15 @@ Json SweepJson(const Sweep& sweep) {
     points.push_back(std::move(json));
   }
   const auto step = [](const CurveStep& s) {
-    return Json{{"after", s.size}, {"tile", s.tile}, {"ms", {s.ms_before, s.ms_after}}, {"rise", s.rise()}};
+    return Json{
+        {"after", s.size}, {"tile", s.tile}, {"ms", {s.ms_before, s.ms_after}}, {"rise", s.rise()}};
   };
   Json tile_steps = Json::array(), rises = Json::array();
   for (const CurveStep& s : sweep.report.tile_steps) tile_steps.push_back(step(s));
   for (const TileRises& r : sweep.report.rises) {
     if (r.steps == 0) continue;
-    rises.push_back({{"tile", r.tile}, {"steps", r.steps}, {"mean", r.mean}, {"most", step(r.most)}});
+    rises.push_back(
+        {{"tile", r.tile}, {"steps", r.steps}, {"mean", r.mean}, {"most", step(r.most)}});
   }
   double worst = 0;
   for (const auto& deviation : sweep.report.deviation) {
@@ -188,15 +190,16 @@ std::string SweepText(const Sweep& sweep) {
   absl::StrAppendFormat(&text, "\n  beyond %.3g %% of the line through its neighbours: %d\n", limit,
                         report.beyond.size());
   for (const CurveStep& step : report.tile_steps) {
-    absl::StrAppendFormat(&text, "    behind %d (tiles of %d): %.3f to %.3f ms, %+.1f %%\n", step.size,
-                          step.tile, step.ms_before, step.ms_after, 100 * step.rise());
+    absl::StrAppendFormat(&text, "    behind %d (tiles of %d): %.3f to %.3f ms, %+.1f %%\n",
+                          step.size, step.tile, step.ms_before, step.ms_after, 100 * step.rise());
   }
   absl::StrAppend(&text, "    at no tile's end: ",
                   report.cliffs.empty() ? "none" : absl::StrJoin(report.cliffs, ", "), "\n");
   for (const TileRises& rises : report.rises) {
     if (rises.steps == 0) continue;
-    absl::StrAppend(&text, rises.tile > 0 ? absl::StrFormat("  behind multiples of %d", rises.tile)
-                                          : std::string("  behind others"),
+    absl::StrAppend(&text,
+                    rises.tile > 0 ? absl::StrFormat("  behind multiples of %d", rises.tile)
+                                   : std::string("  behind others"),
                     absl::StrFormat(": %+.2f %% each, at most %+.1f %% (%d)\n", 100 * rises.mean,
                                     100 * rises.most.rise(), rises.most.size));
   }
@@ -204,8 +207,8 @@ std::string SweepText(const Sweep& sweep) {
 }
 
 std::string MixedText(const std::vector<MixedPoint>& mixed) {
-  std::string text = absl::StrFormat("%6s %8s %6s %10s %10s %10s %11s\n", "batch", "context", "chunk",
-                                     "chunk ms", "decode ms", "both ms", "both/chunk");
+  std::string text = absl::StrFormat("%6s %8s %6s %10s %10s %10s %11s\n", "batch", "context",
+                                     "chunk", "chunk ms", "decode ms", "both ms", "both/chunk");
   for (const MixedPoint& p : mixed) {
     absl::StrAppendFormat(&text, "%6d %8d %6d %10.3f %10.3f %10.3f %11.3f\n", p.shape.batch,
                           p.shape.context, p.shape.chunk, p.chunk_ms, p.decode_ms, p.both_ms,
@@ -219,7 +222,8 @@ struct Plan {
   Sweep batch{"batch", {}, {}, {}}, chunk{"chunk", {}, {}, {}};
 };
 
-absl::Status CheckContexts(const ShapesFlags& flags, const StepBenchSetup& setup, const Plan& plan) {
+absl::Status CheckContexts(const ShapesFlags& flags, const StepBenchSetup& setup,
+                           const Plan& plan) {
   const int positions = setup.model.source->config().max_positions;
   if (flags.context > positions) {
     return UsageError(absl::StrCat("--context ", flags.context, ": the model takes at most ",
@@ -345,10 +349,11 @@ CommandBody AddBenchShapes(CLI::App* app) {
   app->add_option("--seed", flags->engine.seed, "Of inputs and KV contents")
       ->check(WholeNumber(0, UINT64_MAX));
   app->footer(
-      "Without --batch, --chunk and --mixed: 1..256, 1..600 and 1,8,64, else what is given; mixed steps\n"
-      "first. Times are medians, of steps on their device. A point beyond the limit lies beside a step; if\n"
-      "that is behind a multiple of 8, 16, 32 or 64 it is named as a tile's. Other points are measured again\n"
-      "with four times the steps, which counts; what remains is listed as cliffs.\n"
+      "Without --batch, --chunk and --mixed: 1..256, 1..600 and 1,8,64, else what is given; mixed\n"
+      "steps first. Times are medians, of steps on their device. A point beyond the limit lies\n"
+      "beside a step; if that is behind a multiple of 8, 16, 32 or 64 it is named as a tile's.\n"
+      "Other points are measured again with four times the steps, which counts; what remains is\n"
+      "listed as cliffs.\n"
       "Examples:\n"
       "  eventide bench shapes --model random:llama-3.1-8b --seconds 300 --json > shapes.json\n"
       "  eventide bench shapes --model random:llama-3.2-1b --batch 60..70 --chunk 1..32,64,128\n"

@@ -1,5 +1,5 @@
-// What the benchmarks of whole steps share: the model and its device, the read ceiling, the memory that KV may
-// take, the figures of a row.
+// What the benchmarks of whole steps share: the model and its device, the read ceiling, the memory
+// that KV may take, the figures of a row.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ struct StepBenchSetup {
   int64_t kv_budget = 0;     // bytes that one shape's KV may take
 };
 
-// Refuses the simulator, which has no clock. `kv_gib` 0: what the model, packing and activations leave.
+// Refuses the simulator, which has no clock. `kv_gib` 0: what the model, packing and activations
+// leave.
 absl::StatusOr<StepBenchSetup> OpenStepBench(const EngineFlags& flags, double kv_gib);
 
 // A chunk that the model has no positions for is bad usage.

@@ -60,8 +60,9 @@ std::string Summary(const ReplayResult& r, double factor) {
   absl::StrAppendFormat(&text, "compilations  %d, %d after the engine was ready\n", r.compilations,
                         r.compilations_after_ready);
   if (!r.clock.empty()) {
-    absl::StrAppendFormat(&text, "%s idle      %.2f %% of the time with requests: %.3f s between steps, %.2f s in them\n",
-                          r.clock, 100 * r.idle_share(), r.idle_seconds, r.step_seconds);
+    absl::StrAppendFormat(
+        &text, "%s idle      %.2f %% of the time with requests: %.3f s between steps, %.2f s in them\n",
+        r.clock, 100 * r.idle_share(), r.idle_seconds, r.step_seconds);
   }
   if (r.prefix_hit_tokens > 0) {
     absl::StrAppendFormat(
@@ -161,8 +162,9 @@ CommandBody AddReplay(CLI::App* app) {
       "Prompts are made up, the same in every run; equal hash_ids give equal tokens. Lengths are "
       "scaled\n"
       "down only where the longest exceeds the model's length.\n"
-      "gpu idle (on a CPU: cpu idle): time between the end of a step and the beginning of the next one, by the\n"
-      "device's clock, while requests waited or ran, over that and the time in steps.\n"
+      "gpu idle (on a CPU: cpu idle): time between the end of a step and the beginning of the\n"
+      "next one, by the device's clock, while requests waited or ran, over that and the time in\n"
+      "steps.\n"
       "Examples:\n"
       "  eventide replay --model random:test-llama --trace trace.csv --requests 200 --closed-loop "
       "16 --json\n"

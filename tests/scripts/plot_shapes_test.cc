@@ -23,8 +23,12 @@ Json Sweep(const char* axis, int last) {
   for (int size = 1; size <= last; ++size) {
     points.push_back({{axis, size}, {"ms", {{"p5", size}, {"p50", size}, {"p95", size}}}});
   }
-  return {{"points", points},        {"limit", 0.05},      {"beyond", {7, 8}},
-          {"worst_deviation", 0.07}, {"worst_at", 7},      {"cliffs", {7}},
+  return {{"points", points},
+          {"limit", 0.05},
+          {"beyond", {7, 8}},
+          {"worst_deviation", 0.07},
+          {"worst_at", 7},
+          {"cliffs", {7}},
           {"tile_steps", {{{"after", 8}, {"tile", 8}, {"ms", {8, 9}}, {"rise", 0.125}}}}};
 }
 
@@ -39,7 +43,8 @@ int Plot(const Json& json, std::string* text) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST_CASE("plot_shapes says what padding to captured sizes would cost, and names steps and cliffs") {
+TEST_CASE(
+    "plot_shapes says what padding to captured sizes would cost, and names steps and cliffs") {
   if (!HavePython()) return;
   const Json sweep = {{"model", "random:test-llama@3"},
                       {"gpu", "Pretend"},
@@ -65,7 +70,8 @@ TEST_CASE("plot_shapes says what padding to captured sizes would cost, and names
     CHECK(text.find("+17.6 % on average, +60.0 % at most") != std::string::npos);
     CHECK(text.find("behind 8 (tiles of 8): 8.000 to 9.000 ms, +12.5 %") != std::string::npos);
     CHECK(text.find("at no tile's end: 7\n") != std::string::npos);
-    CHECK(text.find("     300   300.000   300.000") != std::string::npos);  // larger than any captured size
+    CHECK(text.find("     300   300.000   300.000") !=
+          std::string::npos);  // larger than any captured size
     CHECK(text.find("1.050") != std::string::npos);
   }
 }

@@ -31,9 +31,12 @@ TEST_CASE("a straight line has no deviation, whatever its sizes") {
   }
 }
 
-TEST_CASE("a point off the line is a cliff, and makes none of its neighbours one that is within the limit") {
+TEST_CASE(
+    "a point off the line is a cliff, and makes none of its neighbours one that is within the "
+    "limit") {
   // Neighbours of a point that is high by d are low by d / 2.
-  const CurveReport report = ReportCurve(Curve(1, 30, [](int n) { return n == 21 ? 1.08 : 1; }), 0.05);
+  const CurveReport report =
+      ReportCurve(Curve(1, 30, [](int n) { return n == 21 ? 1.08 : 1; }), 0.05);
   CHECK(report.beyond == std::vector<int>{21});
   CHECK(report.cliffs == report.beyond);
   CHECK(report.tile_steps.empty());

@@ -1,5 +1,5 @@
-// Timing steps: what is counted, that recording a timeline changes no token, and that the record tells a
-// coherent story.
+// Timing steps: what is counted, that recording a timeline changes no token, and that the record
+// tells a coherent story.
 #include <map>
 #include <set>
 
@@ -15,7 +15,7 @@ namespace eventide {
 namespace {
 
 std::unique_ptr<StepBench> MakeBench(int timeline_tasks, std::vector<StepShape> shapes,
-                                       int tokens_per_row = 1, const std::string& policy = "auto") {
+                                     int tokens_per_row = 1, const std::string& policy = "auto") {
   auto source = OpenModel("random:test-llama@3");
   REQUIRE(source.ok());
   StepBenchOptions options;
@@ -65,14 +65,16 @@ TEST_CASE("a step must read its linears and head once, and every row's KV") {
 }
 
 TEST_CASE("a chunk of prefill is timed alone, behind a context and beside decode rows") {
-  // Rows, context; tokens of the chunk, and before it. The first reaches the model's last position but one.
+  // Rows, context; tokens of the chunk, and before it. The first reaches the model's last position
+  // but one.
   const std::vector<StepShape> shapes = {
       {0, 512, 2046, 0}, {0, 512, 1, 0}, {0, 512, 33, 50}, {3, 40, 20, 7}, {2, 16}};
   const auto bench = MakeBench(0, shapes);
   for (const StepShape& shape : shapes) {
     CAPTURE(shape.batch, shape.chunk);
     int last = 0;
-    const auto times = bench->Measure(shape, {2, 1, /*wall=*/false}, [&](int done) { last = done; });
+    const auto times =
+        bench->Measure(shape, {2, 1, /*wall=*/false}, [&](int done) { last = done; });
     INFO(times.status());
     REQUIRE(times.ok());
     CHECK(last == 2 + 1);

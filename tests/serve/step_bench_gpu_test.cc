@@ -20,7 +20,7 @@ bool HaveGpu() {
 }
 
 std::unique_ptr<StepBench> MakeBench(int timeline_tasks, StepShape shape,
-                                       const std::string& policy) {
+                                     const std::string& policy) {
   auto source = OpenModel("random:test-llama@3");
   REQUIRE(source.ok());
   StepBenchOptions options;
