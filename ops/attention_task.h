@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/dtype.h"
+#include "device/layout.h"
 #include "device/op.h"
 #include "device/pages.h"
 #include "device/softmax.h"
@@ -90,22 +91,6 @@ struct AttentionTask {
   EVT_FN i32 Pages(i32 page_tokens, i32 chunk) const {
     return CeilDiv(Max(0, Min(ChunkStart(chunk + 1), high) - FirstOf(chunk)), page_tokens);
   }
-  // Calls visit(slot, first position) for the KV pages of `chunks` chunks from `first` on that groups of
-  // threads work on at the same time: the first page of each, then the second of each, and so on.
-  template <class Visit>
-  EVT_FN void ForEachPage(i32 page_tokens, i32 first, i32 chunks, const Visit& visit) const {
-    bool more = true;
-    EVT_ROLLED
-    for (i32 number = 0; more; ++number) {
-      more = false;
-      EVT_ROLLED
-      for (i32 slot = 0; slot < chunks; ++slot) {
-        if (number >= Pages(page_tokens, first + slot)) continue;
-        more = true;
-        visit(slot, FirstOf(first + slot) + number * page_tokens);
-      }
-    }
-  }
   // Chunks worked on at a time, where `groups` groups of threads take `units` each: as many as there are
   // groups for, and memory for results.
   EVT_FN i32 Wave(const AttentionParams& p, i32 groups, i32 units, i32 element_bytes) const {
@@ -147,6 +132,89 @@ struct AttentionTask {
   EVT_FN i32 Seen(const AttentionParams& p) const {
     return p.window > 0 ? Max(0, context + item.q_first - p.window + 1) : 0;
   }
+};
+
+// The KV pages of a task in the order in which they are consumed: of each wave of chunks, which groups of
+// threads work on at the same time, the first page of each, then the second of each, and so on.
+class AttentionPages {
+ public:
+  EVT_FN AttentionPages(const AttentionTask& task, i32 page_tokens, i32 wave)
+      : task_(task), page_tokens_(page_tokens), wave_(wave), chunk_(task.item.chunk_first), first_(chunk_) {}
+
+  static constexpr i32 kEnd = 1 << 30;
+
+  // The next page's first position; kEnd behind the last.
+  EVT_FN i32 Next() {
+    EVT_ROLLED
+    for (;;) {
+      const i32 end = Min(first_ + wave_, task_.item.chunk_end);
+      if (chunk_ >= end) {
+        if (!more_) {
+          if (end >= task_.item.chunk_end) return kEnd;
+          first_ = end;
+          offset_ = -page_tokens_;
+        }
+        offset_ += page_tokens_;
+        chunk_ = first_;
+        more_ = false;
+      }
+      const i32 page = task_.FirstOf(chunk_) + offset_;
+      const i32 limit = Min(ChunkStart(++chunk_), task_.high);
+      more_ = more_ || page + page_tokens_ < limit;
+      if (page < limit) return page;
+    }
+  }
+
+ private:
+  const AttentionTask& task_;
+  const i32 page_tokens_, wave_;
+  i32 chunk_, first_;
+  i32 offset_ = 0;     // of this round's pages within their chunks
+  bool more_ = false;  // the wave has a page in the next round
+};
+
+// Where in the cache the pieces of a task's pages lie. The table of blocks is a trip to the second-level cache
+// away, so a page's blocks are looked up, all at once, before it is their turn.
+template <class T>
+class PieceBlocks {
+ public:
+  static constexpr i32 kAhead = 4;  // of a page; where blocks are small, the others are looked up one by one
+  struct Ids {
+    u32 at[kAhead];
+  };
+
+  EVT_FN PieceBlocks(const Task<AttentionParams>& t, const AttentionTask& task, i32 page_tokens)
+      : layout_{t.params().block_size, t.params().kv_heads, t.params().head_dim},
+        head_(t.Operand<const T>(AttentionOperand::kCache) + layout_.Index(0, 0, t.at.at[1], 0)),
+        table_(task.Table(t)),
+        cached_(task.context),
+        shift_(LowestBit(static_cast<u32>(layout_.block_size))),
+        piece_(Min(layout_.block_size, page_tokens)),
+        piece_shift_(LowestBit(static_cast<u32>(piece_))),
+        pieces_(CeilDiv(page_tokens, piece_)) {}
+
+  EVT_FN Ids Look(i32 page) const {
+    Ids ids;
+    for (i32 i = 0; i < kAhead; ++i) {
+      const i32 position = page + (i << piece_shift_);
+      ids.at[i] = i < pieces_ && position < cached_ ? table_[position >> shift_] : 0;
+    }
+    return ids;
+  }
+  EVT_FN const T* Source(const Ids& ids, i32 page, i32 i, i32 value) const {
+    const i32 position = page + (i << piece_shift_);
+    u32 id = i == 0 ? ids.at[0] : i == 1 ? ids.at[1] : i == 2 ? ids.at[2] : ids.at[3];
+    if (pieces_ > kAhead && i >= kAhead) id = table_[position >> shift_];
+    // Pieces are whole blocks, unless blocks are larger than pages.
+    const i32 slot = piece_ < layout_.block_size ? position & (layout_.block_size - 1) : 0;
+    return head_ + layout_.Index(id, value, 0, slot);
+  }
+
+ private:
+  const KvLayout layout_;
+  const T* const head_;
+  const u32* const table_;
+  const i32 cached_, shift_, piece_, piece_shift_, pieces_;
 };
 
 // A task's memory in Scratch. Kept small: results of a wave of chunks, and what they are merged into.

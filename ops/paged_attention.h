@@ -46,28 +46,26 @@ struct PagedAttention {
     const Params& p = t.params();
     const AttentionCut cut(p, kBytes);
     const AttentionTask task(t, kBytes);
-    const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
-    const T* cache = t.Operand<const T>(AttentionOperand::kCache);
-    const u32* table = task.Table(t);
     using Tile = typename L::template AttentionTile<T>;
     const i32 wave = task.Wave(p, L::kGroups, Tile::Units(task.rows, p.head_dim), kBytes);
-    const i32 shift = LowestBit(static_cast<u32>(p.block_size));
-    const i32 piece_shift = LowestBit(static_cast<u32>(Min(p.block_size, cut.page_tokens)));
+    const PieceBlocks<T> blocks(t, task, cut.page_tokens);
+    AttentionPages pages(task, cut.page_tokens, wave);
+    i32 page = -1;
+    typename PieceBlocks<T>::Ids ids = {};
     EVT_ROLLED
-    for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
-      const i32 chunks = Min(wave, task.item.chunk_end - first);
-      task.ForEachPage(cut.page_tokens, first, chunks, [&](i32, i32 page) {
+    while (page < pages.kEnd) {
+      const i32 next = pages.Next();
+      const typename PieceBlocks<T>::Ids next_ids = blocks.Look(next);
+      if (page >= 0) {
         const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
         if (shape.pieces == 0) {
           lane.Blank();
-          return;
+        } else {
+          lane.Copy(shape, [&](i32 i, i32 value) { return blocks.Source(ids, page, i, value); });
         }
-        lane.Copy(shape, [&](i32 i, i32 value) {
-          const i32 position = page + (i << piece_shift);
-          return cache + layout.Index(table[position >> shift], value, t.at.at[1],
-                                      position & (p.block_size - 1));
-        });
-      });
+      }
+      page = next;
+      ids = next_ids;
     }
   }
 

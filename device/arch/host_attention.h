@@ -77,7 +77,7 @@ class HostAttentionTile {
     return 0;
   }
   // Calls visit(number, ahead) for the pages of the wave's chunk `slot`, `ahead` of the wave's first one, where
-  // pages(of) is how many chunk `of` of `chunks` has and all are in the order of AttentionTask::ForEachPage.
+  // pages(of) is how many chunk `of` of `chunks` has and all are in the order of AttentionPages.
   // Returns the pages of all.
   template <class Pages, class Visit>
   EVT_FN i32 ForEachPage(i32, i32, const Pages& pages, const Visit& visit) {

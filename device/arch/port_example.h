@@ -115,7 +115,7 @@ struct ExampleAttentionTile {
   // Which of the wave's chunks this group works on (there may be fewer); its sums are cleared.
   i32 Start(i32 rows, i32 head_dim);
   // Calls visit(number, ahead) for the pages of the wave's chunk `slot`, `ahead` of the wave's first one, where
-  // pages(of) is how many chunk `of` of `chunks` has and all are in the order of AttentionTask::ForEachPage.
+  // pages(of) is how many chunk `of` of `chunks` has and all are in the order of AttentionPages.
   // Returns the pages of all.
   template <class Pages, class Visit>
   i32 ForEachPage(i32 slot, i32 chunks, const Pages& pages, const Visit& visit);
