@@ -2,10 +2,10 @@
 #pragma once
 
 #include "device/dtype.h"
-#include "device/layout.h"
 #include "device/op.h"
 #include "device/pages.h"
 #include "device/softmax.h"
+#include "ops/attention_merge.h"
 #include "ops/step_tables.h"
 
 namespace eventide {
@@ -54,9 +54,7 @@ struct AttentionCut {
 
 struct AttentionTask {
   AttentionItem item;
-  u32 slot;
   i32 row_start;  // first token of the row
-  i32 context;    // positions below it are in the cache, the others are this step's
   i32 rows;       // q_count * heads: row = token * heads + head
   i32 low, high;  // positions this item covers; low at the start of a page
 
@@ -64,24 +62,21 @@ struct AttentionTask {
     const AttentionParams& p = t.params();
     const AttentionCut cut(p, element_bytes);
     item = t.Operand<const AttentionItem>(AttentionOperand::kItems)[t.at.at[0]];
-    slot = t.step.Rows()[item.row].slot;
     row_start = t.Operand<const i32>(AttentionOperand::kRowStart)[item.row];
-    context = static_cast<i32>(t.step.Slots()[slot].context_length);
-    if (p.picked > 0) context = t.Operand<const i32>(AttentionOperand::kPicked)[item.row];
     rows = item.q_count * cut.Heads(p, t.at.at[2]);
     low = Max(Seen(p) / cut.page_tokens * cut.page_tokens, ChunkStart(item.chunk_first));
-    high = Min(context + item.q_first + item.q_count, ChunkStart(item.chunk_end));
+    high = Min(item.context + item.q_first + item.q_count, ChunkStart(item.chunk_end));
     if (item.chunk_first >= item.chunk_end) high = low;
   }
 
   // Where a token of the shorter sequence stands in the whole one.
   EVT_FN i32 Place(const Task<AttentionParams>& t, i32 position) const {
     if (t.params().picked == 0) return position;
-    return position + static_cast<i32>(t.step.Slots()[slot].context_length) - context;
+    return position + static_cast<i32>(t.step.Slots()[item.slot].context_length) - item.context;
   }
   EVT_FN const u32* Table(const Task<AttentionParams>& t) const {
     const AttentionParams& p = t.params();
-    if (p.picked == 0) return t.step.BlockTable(slot);
+    if (p.picked == 0) return t.step.BlockTable(static_cast<u32>(item.slot));
     return t.Operand<const u32>(AttentionOperand::kTable) +
            (static_cast<i64>(item.row) * p.kv_heads + t.at.at[1]) * p.picked;
   }
@@ -91,17 +86,14 @@ struct AttentionTask {
   EVT_FN i32 Pages(i32 page_tokens, i32 chunk) const {
     return CeilDiv(Max(0, Min(ChunkStart(chunk + 1), high) - FirstOf(chunk)), page_tokens);
   }
-  // Chunks worked on at a time, where `groups` groups of threads take `units` each: as many as there are
-  // groups for, and memory for results.
-  EVT_FN i32 Wave(const AttentionParams& p, i32 groups, i32 units, i32 element_bytes) const {
-    return Max(1, Min(groups / units, AttentionElements(element_bytes) / Max(1, rows * p.head_dim)));
-  }
+  // Chunks worked on at a time, where `groups` groups of threads take `units` each.
+  static EVT_FN i32 Wave(i32 groups, i32 units) { return units == 1 ? groups : Max(1, groups / units); }
 
   // How a KV page is filled: a run of keys and a run of values, each of whole blocks of the cache, or of
   // parts where blocks are larger. No pieces: all of the page's tokens are this step's.
   EVT_FN CopyShape Shape(const AttentionParams& p, i32 page_tokens, i32 page,
                          u32 element_bytes) const {
-    const i32 cached = Max(0, Min(context - page, page_tokens));
+    const i32 cached = Max(0, Min(item.context - page, page_tokens));
     const i32 piece = Min(p.block_size, page_tokens);
     const u32 token_bytes = static_cast<u32>(p.head_dim) * element_bytes;
     CopyShape shape;
@@ -124,119 +116,69 @@ struct AttentionTask {
   EVT_FN i32 Orders(const Task<AttentionParams>& t) const {
     const AttentionItem* first =
         t.Operand<const AttentionItem>(AttentionOperand::kItems) + t.at.at[0] - item.part;
-    return 1 + ChunkOf(context + item.q_first + item.q_count - 1) + 1 - first->chunk_end;
+    return 1 + ChunkOf(item.context + item.q_first + item.q_count - 1) + 1 - first->chunk_end;
   }
 
  private:
   // The first position that any of the item's queries sees.
   EVT_FN i32 Seen(const AttentionParams& p) const {
-    return p.window > 0 ? Max(0, context + item.q_first - p.window + 1) : 0;
+    return p.window > 0 ? Max(0, item.context + item.q_first - p.window + 1) : 0;
   }
 };
 
-// The KV pages of a task in the order in which they are consumed: of each wave of chunks, which groups of
-// threads work on at the same time, the first page of each, then the second of each, and so on.
-class AttentionPages {
- public:
-  EVT_FN AttentionPages(const AttentionTask& task, i32 page_tokens, i32 wave)
-      : task_(task), page_tokens_(page_tokens), wave_(wave), chunk_(task.item.chunk_first), first_(chunk_) {}
-
-  static constexpr i32 kEnd = 1 << 30;
-
-  // The next page's first position; kEnd behind the last.
-  EVT_FN i32 Next() {
-    EVT_ROLLED
-    for (;;) {
-      const i32 end = Min(first_ + wave_, task_.item.chunk_end);
-      if (chunk_ >= end) {
-        if (!more_) {
-          if (end >= task_.item.chunk_end) return kEnd;
-          first_ = end;
-          offset_ = -page_tokens_;
-        }
-        offset_ += page_tokens_;
-        chunk_ = first_;
-        more_ = false;
-      }
-      const i32 page = task_.FirstOf(chunk_) + offset_;
-      const i32 limit = Min(ChunkStart(++chunk_), task_.high);
-      more_ = more_ || page + page_tokens_ < limit;
-      if (page < limit) return page;
-    }
-  }
-
- private:
-  const AttentionTask& task_;
-  const i32 page_tokens_, wave_;
-  i32 chunk_, first_;
-  i32 offset_ = 0;     // of this round's pages within their chunks
-  bool more_ = false;  // the wave has a page in the next round
-};
-
-// Where in the cache the pieces of a task's pages lie. The table of blocks is a trip to the second-level cache
-// away, so a page's blocks are looked up, all at once, before it is their turn.
-template <class T>
-class PieceBlocks {
- public:
-  static constexpr i32 kAhead = 4;  // of a page; where blocks are small, the others are looked up one by one
-  struct Ids {
-    u32 at[kAhead];
-  };
-
-  EVT_FN PieceBlocks(const Task<AttentionParams>& t, const AttentionTask& task, i32 page_tokens)
-      : layout_{t.params().block_size, t.params().kv_heads, t.params().head_dim},
-        head_(t.Operand<const T>(AttentionOperand::kCache) + layout_.Index(0, 0, t.at.at[1], 0)),
-        table_(task.Table(t)),
-        cached_(task.context),
-        shift_(LowestBit(static_cast<u32>(layout_.block_size))),
-        piece_(Min(layout_.block_size, page_tokens)),
-        piece_shift_(LowestBit(static_cast<u32>(piece_))),
-        pieces_(CeilDiv(page_tokens, piece_)) {}
-
-  EVT_FN Ids Look(i32 page) const {
-    Ids ids;
-    for (i32 i = 0; i < kAhead; ++i) {
-      const i32 position = page + (i << piece_shift_);
-      ids.at[i] = i < pieces_ && position < cached_ ? table_[position >> shift_] : 0;
-    }
-    return ids;
-  }
-  EVT_FN const T* Source(const Ids& ids, i32 page, i32 i, i32 value) const {
-    const i32 position = page + (i << piece_shift_);
-    u32 id = i == 0 ? ids.at[0] : i == 1 ? ids.at[1] : i == 2 ? ids.at[2] : ids.at[3];
-    if (pieces_ > kAhead && i >= kAhead) id = table_[position >> shift_];
-    // Pieces are whole blocks, unless blocks are larger than pages.
-    const i32 slot = piece_ < layout_.block_size ? position & (layout_.block_size - 1) : 0;
-    return head_ + layout_.Index(id, value, 0, slot);
-  }
-
- private:
-  const KvLayout layout_;
-  const T* const head_;
-  const u32* const table_;
-  const i32 cached_, shift_, piece_, piece_shift_, pieces_;
-};
-
-// A task's memory in Scratch. Kept small: results of a wave of chunks, and what they are merged into.
+// A task's memory in Scratch. What follows the fixed part is as large as the task's rows need, so that results of
+// many chunks fit where rows are few: [queries][of a decode row: key, value, angles, gains][sums so far][results].
 template <class T>
 struct AttentionRoom {
-  static constexpr i32 kElements = AttentionElements(static_cast<i32>(sizeof(T)));
-  // (chunk of a wave, row) pairs: most for the smallest heads.
-  static constexpr i32 kStates = kElements / 8;
-
   AttentionTask task;
-  alignas(16) T queries[kElements];      // [row][head_dim]
-  float results[kElements];              // of a wave: [chunk][row][head_dim]
-  float running[kElements];              // [row][head_dim]: all chunks so far
-  SoftmaxState state[kStates];           // of results
-  SoftmaxState running_state[2][kMaxAttentionRows];  // before and after a wave, in turn
+  SoftmaxState running_state[2][kMaxAttentionRows];  // before and after a merge, in turn
   float inverse_rms[kMaxAttentionRows];
+  // Of a decode row, what its queries, key and value are made with: constants are fetched before the task may
+  // begin, its token's raw key and value with the queries, and not when their page's turn comes.
+  bool fresh;
+  u32 fresh_block;
+  i32 running_at, results_at;  // bytes
+  i32 slots;                   // chunks whose results fit
+
+  EVT_FN void Set(const Task<AttentionParams>& t) {
+    const AttentionParams& p = t.params();
+    task = AttentionTask(t, static_cast<i32>(sizeof(T)));
+    const i32 elements = task.rows * p.head_dim;
+    const i32 result_bytes = task.rows * ResultFloats(p.head_dim) * 4;
+    const i32 fresh_bytes = p.head_dim * (3 * 4 + (p.qk_norm ? 2 * static_cast<i32>(sizeof(T)) : 0));
+    running_at = elements * static_cast<i32>(sizeof(T));
+    results_at = running_at + elements * 4;
+    fresh = task.item.q_count == 1 && task.high > task.item.context + task.item.q_first &&
+            results_at + fresh_bytes + result_bytes <= MemoryBytes();
+    if (fresh) {
+      running_at += fresh_bytes;
+      results_at += fresh_bytes;
+    }
+    slots = (MemoryBytes() - results_at) / Max(1, result_bytes);
+  }
+
+  EVT_FN T* queries() { return reinterpret_cast<T*>(Memory()); }  // [row][head_dim]
+  EVT_FN float* fresh_token(i32 head_dim) {                       // [key, value, angles][head_dim]
+    return reinterpret_cast<float*>(Memory() + task.rows * head_dim * static_cast<i32>(sizeof(T)));
+  }
+  EVT_FN T* gains(i32 head_dim) {  // [of queries, of keys][head_dim]
+    return reinterpret_cast<T*>(fresh_token(head_dim) + 3 * head_dim);
+  }
+  EVT_FN float* running() { return reinterpret_cast<float*>(Memory() + running_at); }  // [row][head_dim]
+  EVT_FN float* results() { return reinterpret_cast<float*>(Memory() + results_at); }  // [chunk][row][ResultFloats]
 
   template <class W>
   static EVT_FN AttentionRoom& Of(W& w) {
-    static_assert(sizeof(AttentionRoom) <= kScratchBytes, "scratch");
+    // The most rows there may be, of either kind, and the results of one chunk.
+    constexpr i32 kElements = AttentionElements(static_cast<i32>(sizeof(T)));
+    static_assert(kElements * (static_cast<i32>(sizeof(T)) + 8) + kMaxAttentionRows * 8 <= MemoryBytes(), "scratch");
     return *reinterpret_cast<AttentionRoom*>(w.Scratch());
   }
+
+ private:
+  static EVT_FN constexpr i32 FixedBytes() { return RoundUp(static_cast<i32>(sizeof(AttentionRoom)), 16); }
+  static EVT_FN constexpr i32 MemoryBytes() { return static_cast<i32>(kScratchBytes) - FixedBytes(); }
+  EVT_FN u8* Memory() { return reinterpret_cast<u8*>(this) + FixedBytes(); }
 };
 
 }  // namespace eventide

@@ -19,11 +19,13 @@
 // Cost: KV bytes of each item once; 4 * head_dim flops per query head and visible key.
 #pragma once
 
-#include "device/op.h"
-#include "ops/attention_task.h"
 #include "device/layout.h"
-#include "ops/rope.h"
+#include "device/op.h"
 #include "device/softmax.h"
+#include "ops/attention_merge.h"
+#include "ops/attention_pages.h"
+#include "ops/attention_task.h"
+#include "ops/rope.h"
 
 namespace eventide {
 
@@ -47,7 +49,7 @@ struct PagedAttention {
     const AttentionCut cut(p, kBytes);
     const AttentionTask task(t, kBytes);
     using Tile = typename L::template AttentionTile<T>;
-    const i32 wave = task.Wave(p, L::kGroups, Tile::Units(task.rows, p.head_dim), kBytes);
+    const i32 wave = AttentionTask::Wave(L::kGroups, Tile::Units(task.rows, p.head_dim));
     const PieceBlocks<T> blocks(t, task, cut.page_tokens);
     AttentionPages pages(task, cut.page_tokens, wave);
     i32 page = -1;
@@ -55,7 +57,6 @@ struct PagedAttention {
     EVT_ROLLED
     while (page < pages.kEnd) {
       const i32 next = pages.Next();
-      const typename PieceBlocks<T>::Ids next_ids = blocks.Look(next);
       if (page >= 0) {
         const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
         if (shape.pieces == 0) {
@@ -64,8 +65,8 @@ struct PagedAttention {
           lane.Copy(shape, [&](i32 i, i32 value) { return blocks.Source(ids, page, i, value); });
         }
       }
+      ids = blocks.Look(next);  // on its way until that page's first copy
       page = next;
-      ids = next_ids;
     }
   }
 
@@ -77,13 +78,15 @@ struct PagedAttention {
     AttentionRoom<T>& room = AttentionRoom<T>::Of(w);
     const AttentionTask& task = room.task;
     w.Sync();  // the task before may still be reading Scratch
-    if (w.Leader()) room.task = AttentionTask(t, static_cast<i32>(sizeof(T)));
+    if (w.Leader()) room.Set(t);
+    w.Sync();
+    LoadConstants<T>(w, t, room);
     if (!w.AwaitReady()) return;  // which is a Sync, too
-    LoadQueries<T>(w, t, room);
+    Load<T>(w, t, room);
     typename W::template AttentionTile<T> tile(w);
     const i32 units = tile.Units(task.rows, p.head_dim);
-    const i32 wave = task.Wave(p, W::kGroups, units, static_cast<i32>(sizeof(T)));
-    i32 turn = 0;  // of the wave; the running state's two places take turns
+    const i32 wave = AttentionTask::Wave(W::kGroups, units);
+    i32 turn = 0;  // of the merge; the running state's two places take turns
     EVT_ROLLED
     for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
       const i32 chunks = Min(wave, task.item.chunk_end - first);
@@ -95,30 +98,27 @@ struct PagedAttention {
         w.Release(kLaneStream, ahead, units, tile.First());
       });
       w.Advance(kLaneStream, taken);
-      if (Opaque(slot) < chunks) {
-        tile.Store(room.results + slot * task.rows * p.head_dim,
-                   room.state + slot * task.rows, task.rows, p.head_dim);
-      }
-      w.Sync();
-      if (Opaque(task.item.part) == 0) {
-        MergeWave(w, p, room, chunks, turn++);
-      } else {
-        EVT_ROLLED
-        for (i32 s = 0; s < chunks; ++s) {
-          StorePartial<T>(w, t, task, task.item.first_order + first + s - task.item.chunk_first,
-                       room.results + s * task.rows * p.head_dim, room.state + s * task.rows);
+      // Results wait in registers until there is room for them. Those of parts go straight to memory.
+      const bool merges = Opaque(task.item.part) == 0;
+      EVT_ROLLED
+      for (i32 done = 0; done < chunks; done += room.slots) {
+        const i32 count = merges ? Min(room.slots, chunks - done) : chunks;
+        if (slot >= done && slot < done + count) {
+          const i32 order = task.item.first_order + first + slot - task.item.chunk_first;
+          const i32 floats = ResultFloats(p.head_dim);
+          tile.Store(task.rows, p.head_dim, [&](i32 row) {
+            return merges ? room.results() + ((slot - done) * task.rows + row) * floats
+                          : Partial<T>(t, task, order, row);
+          });
         }
+        if (!merges) break;
+        w.Sync();
+        const bool last = first + done + count >= task.item.chunk_end;
+        MergeResults<T>(w, t, room, count, turn++, last);
+        if (!last) w.Sync();
       }
-      w.Sync();
     }
-    bool complete = true;
-    if (task.item.parts > 1) {
-      if (task.item.part == 0) {
-        StorePartial<T>(w, t, task, 0, room.running, room.running_state[turn % 2]);
-      }
-      complete = MergeParts<T>(w, t, room, &turn);
-    }
-    if (Opaque(complete)) StoreOutput<T>(w, t, task, room.running, room.running_state[turn % 2]);
+    if (Opaque(task.item.parts) > 1) MergeParts<T>(w, t, room);
   }
 
  private:
@@ -127,16 +127,42 @@ struct PagedAttention {
     return W::kSwizzledKv ? KvSwizzle(p.head_dim) : 0;
   }
 
-  // Queries, normed, rotated, scaled and rounded to storage.
+  // What a decode row needs that no other task makes.
   template <class T, class W>
-  static EVT_FN void LoadQueries(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
+  static EVT_FN void LoadConstants(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
+    const Params& p = t.params();
+    const AttentionTask& task = room.task;
+    if (!room.fresh) return;
+    const i32 fours = p.head_dim / 4;
+    const i32 position = task.item.context + task.item.q_first;
+    w.Parallel(p.qk_norm ? 3 * fours : fours, [&](i32 i) {
+      const i32 at = i % fours * 4;
+      if (i < fours) {
+        if (i == 0) room.fresh_block = task.Table(t)[position / p.block_size];
+        Four<float>::Of(Angles(t, task, position) + at).To(room.fresh_token(p.head_dim) + 2 * p.head_dim + at);
+      } else {
+        const int operand = i < 2 * fours ? AttentionOperand::kQueryNorm : AttentionOperand::kKeyNorm;
+        Four<T>::Of(t.Operand<const T>(operand) + at).To(room.gains(p.head_dim) + (i - fours) * 4);
+      }
+    });
+  }
+
+  // Queries, normed, rotated, scaled and rounded to storage; beside them what FreshTokens will need.
+  template <class T, class W>
+  static EVT_FN void Load(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
     const Params& p = t.params();
     const AttentionTask& task = room.task;
     const i32 half = p.head_dim / 2;
-    const T* gain = t.Operand<const T>(AttentionOperand::kQueryNorm);
-    const float* rope = t.Operand<const float>(AttentionOperand::kRope);
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     const i32 heads = cut.Heads(p, t.at.at[2]);
+    // Threads behind those that a few rows need.
+    constexpr i32 kFirst = 128;
+    w.Parallel(room.fresh ? kFirst + 2 * p.head_dim / 4 : 0, [&](i32 i) {
+      if (i < kFirst) return;
+      const i32 at = (i - kFirst) * 4;
+      const float* from = task.Raw(t, task.item.q_first) + p.group * p.head_dim;
+      Four<float>::Of(from + at).To(room.fresh_token(p.head_dim) + at);
+    });
     const auto raw = [&](i32 row) {
       return task.Raw(t, task.item.q_first + row / heads) +
              (t.at.at[2] * cut.split_heads + row % heads) * p.head_dim;
@@ -146,6 +172,7 @@ struct PagedAttention {
           task.rows, p.head_dim,
           [&](i32 row, i32 d) {
             const float x = raw(row)[d];
+            room.running()[row * p.head_dim + d] = x;  // which nothing is in yet
             return Multiply(x, x);
           },
           [&](i32 row, float sum) { room.inverse_rms[row] = InverseRms(sum, p.head_dim, p.epsilon); });
@@ -153,18 +180,34 @@ struct PagedAttention {
     }
     const float scale = Multiply(p.scale, 1.4426950408889634f);  // exponents are of 2
     const i32 swizzle = Swizzle<W>(p);
-    w.Parallel(task.rows * half, [&](i32 i) {
-      const i32 row = i / half, d = i % half;
-      const i32 position = task.context + task.item.q_first + row / heads;
-      const float* x = raw(row);
-      RopePair pair{x[d], x[d + half]};
-      if (p.qk_norm) pair = Gain(pair, room.inverse_rms[row], gain, d, half);
-      pair = Rotate(pair, rope + (static_cast<i64>(task.Place(t, position)) * half + d) * 2);
-      T* q = room.queries + row * p.head_dim;
-      q[KvColumn(swizzle, row, d)] = Storage<T>::From(Multiply(pair.low, scale));
-      q[KvColumn(swizzle, row, d + half)] = Storage<T>::From(Multiply(pair.high, scale));
+    const i32 fours = half / 4;
+    w.Parallel(task.rows * fours, [&](i32 i) {
+      const i32 row = i / fours, at = i % fours * 4;
+      const float* x = (p.qk_norm ? room.running() + row * p.head_dim : raw(row)) + at;
+      const float* angles = room.fresh ? room.fresh_token(p.head_dim) + 2 * p.head_dim
+                                       : Angles(t, task, task.item.context + task.item.q_first + row / heads);
+      const T* gain = room.fresh ? room.gains(p.head_dim) : t.Operand<const T>(AttentionOperand::kQueryNorm);
+      const Four<float> low = Four<float>::Of(x), high = Four<float>::Of(x + half);
+      const Four<float> angle[2] = {Four<float>::Of(angles + at * 2), Four<float>::Of(angles + at * 2 + 4)};
+      Four<T> out_low, out_high;
+      for (i32 j = 0; j < 4; ++j) {
+        RopePair pair{low.at[j], high.at[j]};
+        if (p.qk_norm) pair = Gain(pair, room.inverse_rms[row], gain, at + j, half);
+        pair = Rotate(pair, &angle[j / 2].at[j % 2 * 2]);
+        out_low.at[j] = Storage<T>::From(Multiply(pair.low, scale));
+        out_high.at[j] = Storage<T>::From(Multiply(pair.high, scale));
+      }
+      T* q = room.queries() + row * p.head_dim;
+      out_low.To(q + KvColumn(swizzle, row, at));
+      out_high.To(q + KvColumn(swizzle, row, at + half));
     });
     w.Sync();
+  }
+
+  // (cos, sin) of a position's pairs.
+  static EVT_FN const float* Angles(const Task<Params>& t, const AttentionTask& task, i32 position) {
+    return t.Operand<const float>(AttentionOperand::kRope) +
+           static_cast<i64>(task.Place(t, position)) * t.params().head_dim;
   }
 
   template <class T>
@@ -185,16 +228,16 @@ struct PagedAttention {
     auto memory = w.Peek(kLaneStream, ahead);
     const i32 end = Min(page + cut.page_tokens, task.high);
     bool one_piece = W::kPagesAreCopies;
-    if (end > Max(page, task.context)) {
+    if (end > Max(page, task.item.context)) {
       T* keys = reinterpret_cast<T*>(w.Own(memory, shape));
-      FreshTokens<T, W>(tile, t, task, page, end, keys, keys + shape.run_bytes / sizeof(T));
+      FreshTokens<T, W>(tile, t, room, page, end, keys, keys + shape.run_bytes / sizeof(T));
       one_piece = true;
     }
     const i32 shift = one_piece ? kOnePiece : LowestBit(static_cast<u32>(Min(p.block_size, cut.page_tokens)));
     using View = KvView<T, decltype(memory)>;
-    const i32 first = task.context + task.item.q_first - page;
+    const i32 first = task.item.context + task.item.q_first - page;
     tile.Page(
-        room.queries, View{memory, 0, shift, p.head_dim, 0},
+        room.queries(), View{memory, 0, shift, p.head_dim, 0},
         View{memory, one_piece ? 0 : shape.pieces, shift, p.head_dim, shape.run_bytes},
         end - page, cut.page_tokens, task.rows, p.head_dim,
         [&](i32 row) { return p.window > 0 ? Max(0, first + row / heads - p.window + 1) : 0; },
@@ -204,22 +247,25 @@ struct PagedAttention {
   // This step's keys and values among positions [page, end): into the page, and into the cache if they
   // belong to the item's queries. Values beyond `end` become zero: their weights are, but 0 * NaN is not.
   template <class T, class W, class Tile>
-  static EVT_FN void FreshTokens(Tile& tile, const Task<Params>& t, const AttentionTask& task,
-                                 i32 page, i32 end, T* keys, T* values) {
+  static EVT_FN void FreshTokens(Tile& tile, const Task<Params>& t, AttentionRoom<T>& room, i32 page,
+                                 i32 end, T* keys, T* values) {
     const Params& p = t.params();
+    const AttentionTask& task = room.task;
     const i32 half = p.head_dim / 2;
     const i32 swizzle = Swizzle<W>(p);
-    const T* gain = t.Operand<const T>(AttentionOperand::kKeyNorm);
-    const float* rope = t.Operand<const float>(AttentionOperand::kRope);
     const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
     T* cache = t.Operand<T>(AttentionOperand::kCache);
     const u32* table = task.Table(t);
-    const i32 first = Max(page, task.context);
-    const i32 owned = task.context + task.item.q_first;
+    const i32 first = Max(page, task.item.context);
+    const i32 owned = task.item.context + task.item.q_first;
     const bool appends = t.at.at[2] == 0;
     tile.ForEachRow(end - first, [&](i32 i) {
       const i32 position = first + i;
-      const float* x = task.Raw(t, position - task.context) + p.group * p.head_dim;
+      const bool here = room.fresh && position == owned;
+      const float* token = room.fresh_token(p.head_dim);
+      const float* x = here ? token : task.Raw(t, position - task.item.context) + p.group * p.head_dim;
+      const float* angles = here ? token + 2 * p.head_dim : Angles(t, task, position);
+      const T* gain = here ? room.gains(p.head_dim) + p.head_dim : t.Operand<const T>(AttentionOperand::kKeyNorm);
       float inverse_rms = 1.0f;
       if (p.qk_norm) {
         const float sum = tile.RowSum(p.head_dim, [&](i32 d) { return Multiply(x[d], x[d]); });
@@ -227,7 +273,7 @@ struct PagedAttention {
       }
       T *cached_key = nullptr, *cached_value = nullptr;
       if (appends && position >= owned && position < owned + task.item.q_count) {
-        const u32 block = table[position / p.block_size];
+        const u32 block = here ? room.fresh_block : table[position / p.block_size];
         const i32 slot = position % p.block_size;
         cached_key = cache + layout.Index(block, 0, t.at.at[1], slot);
         cached_value = cache + layout.Index(block, 1, t.at.at[1], slot);
@@ -236,7 +282,7 @@ struct PagedAttention {
       tile.ForEachColumn(half, [&](i32 d) {
         RopePair key{x[d], x[d + half]};
         if (p.qk_norm) key = Gain(key, inverse_rms, gain, d, half);
-        key = Rotate(key, rope + (static_cast<i64>(task.Place(t, position)) * half + d) * 2);
+        key = Rotate(key, angles + d * 2);
         const float* v = x + p.head_dim;
         const T k0 = Storage<T>::From(key.low), k1 = Storage<T>::From(key.high);
         const T v0 = Storage<T>::From(v[d]), v1 = Storage<T>::From(v[d + half]);
@@ -262,30 +308,38 @@ struct PagedAttention {
     tile.Sync();
   }
 
-  // The wave's results join the running sums, in order. Every thread goes through a row's states itself.
+  // Results of some chunks in Scratch join what came before them. The last ones of the task leave its output, or
+  // the first partial of a tile of several parts.
   template <class T, class W>
-  static EVT_FN void MergeWave(W& w, const Params& p, AttentionRoom<T>& room, i32 chunks,
-                               i32 turn) {
+  static EVT_FN void MergeResults(W& w, const Task<Params>& t, AttentionRoom<T>& room, i32 count, i32 turn,
+                                  bool last) {
+    const Params& p = t.params();
     const AttentionTask& task = room.task;
-    const i32 elements = task.rows * p.head_dim;
-    const SoftmaxState* before = room.running_state[turn % 2];
-    SoftmaxState* after = room.running_state[(turn + 1) % 2];
-    w.Parallel(elements, [&](i32 i) {
-      const i32 row = i / p.head_dim;
-      SoftmaxState state{MinusInfinity(), 0.0f};
-      float sum = 0.0f;
+    const i32 pairs = p.head_dim / 2;
+    w.Parallel(task.rows * pairs, [&](i32 i) {
+      const i32 row = i / pairs, d = i % pairs * 2;
+      float* running = room.running() + row * p.head_dim + d;
+      MergedPair merged;
       if (turn > 0) {
-        state = before[row];
-        sum = room.running[i];
+        merged.state = room.running_state[turn % 2][row];
+        merged.low = running[0];
+        merged.high = running[1];
       }
-      EVT_ROLLED
-      for (i32 slot = 0; slot < chunks; ++slot) {
-        const SoftmaxMerge merge = MergeStates(state, room.state[slot * task.rows + row]);
-        sum = MergeValue(merge, sum, room.results[slot * elements + i]);
-        state = merge.state;
+      const i32 floats = ResultFloats(p.head_dim);
+      merged.Join(room.results() + row * floats, d, p.head_dim, task.rows * floats, count);
+      if (last && task.item.parts == 1) {
+        StoreOutput<T>(t, task, row, d, merged);
+        return;
       }
-      room.running[i] = sum;
-      if (i == row * p.head_dim) after[row] = state;
+      float* state = &room.running_state[(turn + 1) % 2][row].max;
+      if (last) {
+        running = Partial<T>(t, task, 0, row) + d;
+        state = running + p.head_dim;
+      }
+      Two<float>{merged.low, merged.high}.To(running);
+      if (d > 0) return;
+      state[0] = merged.state.max;
+      state[1] = merged.state.sum;
     });
   }
 
@@ -299,74 +353,46 @@ struct PagedAttention {
     const i64 slot =
         task.item.partial_base + static_cast<i64>(order) * task.item.q_count + row / heads;
     return t.Operand<float>(AttentionOperand::kPartials) +
-           (slot * p.kv_heads * p.group + Head(p, cut, t.at, row % heads)) * (p.head_dim + 2);
+           (slot * p.kv_heads * p.group + Head(p, cut, t.at, row % heads)) * ResultFloats(p.head_dim);
   }
   // A query head among all: `head` counts those of the task.
   static EVT_FN i32 Head(const Params& p, const AttentionCut& cut, const Coord& at, i32 head) {
     return at.at[1] * p.group + at.at[2] * cut.split_heads + head;
   }
 
+  // The last part of a tile to arrive merges the partials of all, in order.
   template <class T, class W>
-  static EVT_FN void StorePartial(W& w, const Task<Params>& t, const AttentionTask& task, i32 order,
-                                  const float* sums, const SoftmaxState* state) {
-    const Params& p = t.params();
-    w.Parallel(task.rows * p.head_dim, [&](i32 i) {
-      const i32 row = i / p.head_dim, d = i % p.head_dim;
-      float* partial = Partial<T>(t, task, order, row);
-      partial[d] = sums[i];
-      if (d > 0) return;
-      partial[p.head_dim] = state[row].max;
-      partial[p.head_dim + 1] = state[row].sum;
-    });
-  }
-
-  // The last part of a tile to arrive merges all partials in order: true, and the tile's sums are `running`.
-  template <class T, class W>
-  static EVT_FN bool MergeParts(W& w, const Task<Params>& t, AttentionRoom<T>& room, i32* turn) {
+  static EVT_FN void MergeParts(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
     const Params& p = t.params();
     const AttentionTask& task = room.task;
     const i32 splits = AttentionSplits(p.head_dim, p.group, static_cast<i32>(sizeof(T)));
     u32* counter = t.Operand<u32>(AttentionOperand::kMerge) +
                    (task.item.group * p.kv_heads + t.at.at[1]) * splits + t.at.at[2];
-    if (w.Arrive(counter) + 1 < static_cast<u32>(task.item.parts)) return false;
+    if (w.Arrive(counter) + 1 < static_cast<u32>(task.item.parts)) return;
     if (w.Leader()) *counter = 0;  // for the next layer, which waits for this one's notify
-    const i32 orders = task.Orders(t), elements = task.rows * p.head_dim;
-    const i32 wave = task.Wave(p, kMaxAttentionElements, 1, static_cast<i32>(sizeof(T)));
-    *turn = 0;
-    EVT_ROLLED
-    for (i32 first = 0; first < orders; first += wave) {
-      const i32 count = Min(wave, orders - first);
-      w.Parallel(count * elements, [&](i32 i) {
-        const i32 at = i % elements, row = at / p.head_dim, d = at % p.head_dim;
-        const float* stored = Partial<T>(t, task, first + i / elements, row);
-        room.results[i] = stored[d];
-        if (d > 0) return;
-        room.state[i / elements * task.rows + row] = {stored[p.head_dim],
-                                                      stored[p.head_dim + 1]};
-      });
-      w.Sync();
-      MergeWave(w, p, room, count, (*turn)++);
-      w.Sync();
-    }
-    return true;
+    const i32 orders = task.Orders(t), pairs = p.head_dim / 2;
+    const i32 stride = task.item.q_count * p.kv_heads * p.group * ResultFloats(p.head_dim);
+    w.Parallel(task.rows * pairs, [&](i32 i) {
+      const i32 row = i / pairs, d = i % pairs * 2;
+      MergedPair merged;
+      merged.Join(Partial<T>(t, task, 0, row), d, p.head_dim, stride, orders);
+      StoreOutput<T>(t, task, row, d, merged);
+    });
   }
 
-  template <class T, class W>
-  static EVT_FN void StoreOutput(W& w, const Task<Params>& t, const AttentionTask& task,
-                                 const float* sums, const SoftmaxState* state) {
+  template <class T>
+  static EVT_FN void StoreOutput(const Task<Params>& t, const AttentionTask& task, i32 row, i32 d,
+                                 const MergedPair& merged) {
     const Params& p = t.params();
     const i32 k = p.kv_heads * p.group * p.head_dim;
     const i32 token = task.row_start + task.item.q_first;
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     const i32 heads = cut.Heads(p, t.at.at[2]);
-    T* output = t.Operand<T>(AttentionOperand::kOutput);
-    w.Parallel(task.rows * p.head_dim, [&](i32 i) {
-      const i32 row = i / p.head_dim, d = i % p.head_dim;
-      const float inverse = state[row].sum > 0.0f ? Divide(1.0f, state[row].sum) : 0.0f;
-      output[ActivationIndex(k, token + row / heads,
-                             Head(p, cut, t.at, row % heads) * p.head_dim + d)] =
-          Storage<T>::From(Multiply(sums[i], inverse));
-    });
+    const float inverse = merged.state.sum > 0.0f ? Divide(1.0f, merged.state.sum) : 0.0f;
+    const Two<T> out = {Storage<T>::From(Multiply(merged.low, inverse)),
+                        Storage<T>::From(Multiply(merged.high, inverse))};
+    out.To(t.Operand<T>(AttentionOperand::kOutput) +
+           ActivationIndex(k, token + row / heads, Head(p, cut, t.at, row % heads) * p.head_dim + d));
   }
 };
 

@@ -64,6 +64,8 @@ struct PickItems {
       item.group = groups_of[r] + index;
       item.partial_base = partials_of[r] + index * tile * work.chunks;
       item.first_order = item.part == 0 ? 0 : 1 + item.chunk_first - Min(part_chunks, end);
+      item.slot = static_cast<i32>(t.step.Rows()[r].slot);
+      item.context = work.context;
       items[i] = item;
     });
     w.Parallel(1, [&](i32) {

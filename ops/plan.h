@@ -172,8 +172,8 @@ struct Plan {
       const i32 parts = PartsOf(work, share);
       const i32 index = (i - m.a[r]) / parts;
       const i32 base = m.b[r] + index * shape.tile * work.chunks;
-      out[i] =
-          ItemOf(p, work, r, index, (i - m.a[r]) % parts, parts, m.c[r] + index, base, shape.tile);
+      out[i] = ItemOf(p, work, r, static_cast<i32>(t.step.Rows()[r].slot), index, (i - m.a[r]) % parts,
+                      parts, m.c[r] + index, base, shape.tile);
     });
     w.Parallel(1, [&](i32) {
       i32* counts = t.Operand<i32>(kCounts);
@@ -183,7 +183,7 @@ struct Plan {
   }
 
   // Part `part` of a tile: its share of the tile's positions, cut at chunk boundaries.
-  static EVT_FN AttentionItem ItemOf(const Params& p, const RowWork& work, i32 row, i32 index,
+  static EVT_FN AttentionItem ItemOf(const Params& p, const RowWork& work, i32 row, i32 slot, i32 index,
                                      i32 part, i32 parts, i32 group, i32 partial_base, i32 tile) {
     AttentionItem item;
     item.row = row;
@@ -199,7 +199,8 @@ struct Plan {
     item.partial_base = partial_base;
     // Part 0 leaves one partial, the others one for each of their chunks.
     item.first_order = part == 0 ? 0 : 1 + item.chunk_first - Cut(low, high, 1, parts);
-    item.spare[0] = item.spare[1] = 0;
+    item.slot = slot;
+    item.context = work.context;
     return item;
   }
 

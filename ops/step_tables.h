@@ -27,7 +27,8 @@ struct AttentionItem {
   i32 group;         // of the tile, among those with several parts
   i32 partial_base;  // first partial slot of the tile
   i32 first_order;   // partials of the tile's earlier parts
-  i32 spare[2];
+  i32 slot;          // of the row
+  i32 context;       // positions below it are in the cache (block-sparse: of the picked blocks' sequence)
 };
 static_assert(sizeof(AttentionItem) == 48, "AttentionItem");
 

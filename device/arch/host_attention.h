@@ -124,9 +124,14 @@ class HostAttentionTile {
     }
   }
 
-  EVT_FN void Store(float* sums, SoftmaxState* state, i32 rows, i32 head_dim) const {
-    for (i32 i = 0; i < rows * head_dim; ++i) sums[i] = sums_[i];
-    for (i32 row = 0; row < rows; ++row) state[row] = state_[row];
+  template <class At>
+  EVT_FN void Store(i32 rows, i32 head_dim, const At& at) const {
+    for (i32 row = 0; row < rows; ++row) {
+      float* to = at(row);
+      for (i32 d = 0; d < head_dim; ++d) to[d] = sums_[row * head_dim + d];
+      to[head_dim] = state_[row].max;
+      to[head_dim + 1] = state_[row].sum;
+    }
   }
 
  private:

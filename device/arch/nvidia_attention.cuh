@@ -42,11 +42,13 @@ class GpuAttentionTile {
   EVT_FN i32 Start(i32 rows, i32 head_dim) {
     units_ = Units(rows, head_dim);
     const i32 warp = static_cast<i32>(thread_ / 32);
-    slot_ = warp / units_;
-    unit_ = warp % units_;
-    const i32 blocks = CeilDiv(rows, kRows);
-    first_row_ = unit_ % blocks * kRows;
-    first_dim_ = unit_ / blocks * kDims;
+    slot_ = units_ == 1 ? warp : warp / units_;
+    unit_ = warp - slot_ * units_;
+    // Constants, if heads are no wider than a warp's share.
+    const i32 blocks = head_dim <= kDims ? units_ : CeilDiv(rows, kRows);
+    const i32 part = head_dim <= kDims ? 0 : unit_ / blocks;
+    first_row_ = (unit_ - part * blocks) * kRows;
+    first_dim_ = part * kDims;
 #pragma unroll
     for (i32 n = 0; n < kDims / 8; ++n) {
 #pragma unroll
@@ -114,21 +116,24 @@ class GpuAttentionTile {
     }
   }
 
-  // sums: [rows][head_dim] of this chunk; state: [rows].
-  EVT_FN void Store(float* sums, SoftmaxState* state, i32 rows, i32 head_dim) const {
+  // at(row): where the chunk's sums of a row go, and its state behind them.
+  template <class At>
+  EVT_FN void Store(i32 rows, i32 head_dim, const At& at) const {
     const i32 group = static_cast<i32>((thread_ % 32) / 4),
               column = static_cast<i32>((thread_ % 32) % 4 * 2);
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
       const i32 row = first_row_ + group + h * 8;
       if (row >= rows) continue;
-      if (column == 0 && first_dim_ == 0) state[row] = state_[h];
+      float* to = at(row);
+      if (column == 0 && first_dim_ == 0) {
+        *reinterpret_cast<float2*>(to + head_dim) = make_float2(state_[h].max, state_[h].sum);
+      }
 #pragma unroll
       for (i32 n = 0; n < kDims / 8; ++n) {
         const i32 dim = first_dim_ + n * 8 + column;
         if (dim < head_dim) {
-          *reinterpret_cast<float2*>(sums + row * head_dim + dim) =
-              make_float2(sums_[n][h * 2], sums_[n][h * 2 + 1]);
+          *reinterpret_cast<float2*>(to + dim) = make_float2(sums_[n][h * 2], sums_[n][h * 2 + 1]);
         }
       }
     }

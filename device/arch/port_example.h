@@ -134,7 +134,9 @@ struct ExampleAttentionTile {
   template <class View, class Begin, class End>
   void Page(const T* queries, const View& keys, const View& values, i32 tokens, i32 page_tokens, i32 rows,
             i32 head_dim, const Begin& begin, const End& end);
-  void Store(float* sums, struct SoftmaxState* state, i32 rows, i32 head_dim) const;
+  // at(row): where the chunk's sums of a row go, with its maximum and its sum of weights behind them.
+  template <class At>
+  void Store(i32 rows, i32 head_dim, const At& at) const;
 };
 
 // Products of a tile of packed weights with a tile of activations (ops/linear.h), as the worker's member

@@ -44,6 +44,7 @@ struct OpBackend {
   int isa = kSimBackend;  // or kCudaBackend, or a CpuIsa
   int workers = 1;
   std::string policy = "static";
+  const CpuOpTable* ops = nullptr;  // on CPU threads: others than those of the instruction set
 
   absl::StatusOr<std::unique_ptr<Executor>> Make(Program program) const {
     if (isa == kCudaBackend) {
@@ -64,6 +65,7 @@ struct OpBackend {
     options.isa = isa;
     options.workers = workers;
     options.policy = policy;
+    options.ops = ops;
     return MakeCpuExecutor(std::move(program), options);
   }
   // Where (row, k) of a 16 x 16 fragment of packed weights lies.

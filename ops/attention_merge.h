@@ -1,0 +1,50 @@
+// How results of attention's chunks are merged: left to right, two neighbours of a row at a time.
+#pragma once
+
+#include "device/softmax.h"
+
+namespace eventide {
+
+// Neighbours of a row that move together.
+template <class E, i32 n>
+struct alignas(n * sizeof(E)) Neighbours {
+  E at[n];
+  static EVT_FN Neighbours Of(const E* from) { return *reinterpret_cast<const Neighbours*>(from); }
+  EVT_FN void To(E* to) const { *reinterpret_cast<Neighbours*>(to) = *this; }
+};
+template <class E>
+using Two = Neighbours<E, 2>;
+template <class E>
+using Four = Neighbours<E, 4>;
+
+// Floats of a row's results: sums, maximum, sum of weights.
+EVT_FN constexpr i32 ResultFloats(i32 head_dim) { return head_dim + 2; }
+
+// Two neighbours of a row's sums, and the row's state: chunks join in order.
+struct MergedPair {
+  SoftmaxState state = {MinusInfinity(), 0.0f};
+  float low = 0.0f, high = 0.0f;
+
+  // Results of `count` chunks, `stride` floats apart, of a row whose first ones are at `row`.
+  EVT_FN void Join(const float* row, i32 d, i32 head_dim, i32 stride, i32 count) {
+    constexpr i32 kAtOnce = 4;  // loads of so many chunks are on their way together
+    EVT_ROLLED
+    for (i32 first = 0; first < count; first += kAtOnce) {
+      Two<float> sums[kAtOnce], states[kAtOnce];
+      for (i32 k = 0; k < kAtOnce; ++k) {
+        const float* from = row + Min(first + k, count - 1) * stride;
+        sums[k] = Two<float>::Of(from + d);
+        states[k] = Two<float>::Of(from + head_dim);
+      }
+      for (i32 k = 0; k < kAtOnce; ++k) {
+        if (first + k >= count) continue;
+        const SoftmaxMerge merge = MergeStates(state, {states[k].at[0], states[k].at[1]});
+        low = MergeValue(merge, low, sums[k].at[0]);
+        high = MergeValue(merge, high, sums[k].at[1]);
+        state = merge.state;
+      }
+    }
+  }
+};
+
+}  // namespace eventide
