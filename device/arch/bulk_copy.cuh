@@ -75,16 +75,21 @@ struct BulkCopyPort {
   static EVT_FN void CopyPieces(u32 page, const CopyShape& shape, const Source& source, u32 full) {
     if (kAlone || LaneId() == 0) Expect(full, shape.Size());
     if constexpr (!kAlone) __syncwarp();
+    constexpr i32 kAtOnce = kAlone ? 4 : 1, kStride = kAlone ? kAtOnce : 32;
 #pragma unroll 1
-    for (i32 i = kAlone ? 0 : static_cast<i32>(LaneId()); i < shape.pieces; i += kAlone ? 1 : 32) {
-      const u32 size = i == shape.pieces - 1 ? shape.last_bytes : shape.bytes;
-      for (i32 run = 0; run < shape.runs; ++run) {
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-            "[%3];" ::"r"(page + static_cast<u32>(run) * shape.run_bytes +
-                          static_cast<u32>(i) * shape.bytes),
-            "l"(source(i, run)), "r"(size), "r"(full)
-            : "memory");
+    for (i32 first = kAlone ? 0 : static_cast<i32>(LaneId()); first < shape.pieces; first += kStride) {
+#pragma unroll
+      for (i32 i = first; i < first + kAtOnce; ++i) {
+        if (i >= shape.pieces) break;
+        const u32 size = i == shape.pieces - 1 ? shape.last_bytes : shape.bytes;
+        for (i32 run = 0; run < shape.runs; ++run) {
+          asm volatile(
+              "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+              "[%3];" ::"r"(page + static_cast<u32>(run) * shape.run_bytes +
+                            static_cast<u32>(i) * shape.bytes),
+              "l"(source(i, run)), "r"(size), "r"(full)
+              : "memory");
+        }
       }
     }
   }
