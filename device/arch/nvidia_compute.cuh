@@ -72,7 +72,13 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN uint2 PeekShared(u32 lane, u32 ahead) {
     const u32 at = taken[lane] + ahead;
     const u32 slot = at % kSlots;
-    AwaitBarrier(this->base + FullAt(lane, slot), at / kSlots % 2, kAbortStuckPage);
+    // Far ahead, the slot's page before may not even have arrived, for warps that have to do with it, and `full`
+    // could not tell that phase from the one wanted. `empty` can: this warp has not dropped the page wanted.
+    EVT_ROLLED
+    for (u32 turn = ahead >= kSlots ? 0 : 1; turn < 2; ++turn) {
+      AwaitBarrier(this->base + (turn == 0 ? EmptyAt(lane, slot) : FullAt(lane, slot)), (at / kSlots - 1 + turn) % 2,
+                   kAbortStuckPage);
+    }
     const SlotPage page = LoadSlot(this->base + SlotAt(lane, slot));
     // After an abort the slot may hold no page: any page will do then, nothing of it is published.
     return make_uint2(PagesAddress() + static_cast<u32>(Max(page.page, 0)) * kPageBytes,
