@@ -31,7 +31,9 @@ struct DecoderLimits {
   int block_size = 16;       // tokens of a KV block, a power of two
   int64_t num_blocks = 0;
   int64_t partial_bytes = int64_t{32} << 20;  // scratch for attention that is split over workers
-  int part_tokens = 512;  // of a context that one of the tasks which share it covers at least; no bits depend on it
+  // Of a context that one of the tasks which share it covers at least; 0: some KV pages (ops/plan.h). No bits depend
+  // on it.
+  int part_tokens = 0;
   // Experts: > 0 takes those of `drawn_routes`, lines in turn over tokens and steps, instead of the router's
   // choice (benches of imbalance).
   int route_draws = 0;

@@ -18,6 +18,9 @@ struct Plan {
 
   static constexpr i32 kMaxRows = 1024;
   static constexpr i32 kMaxParts = 64;
+  // Parts cost a merge through memory. As many pages as a worker streams ahead and its groups of threads read at
+  // the same time would take no less time in smaller parts.
+  static constexpr i32 kPartPages = 8;
 
   struct Params {
     i32 head_dim, kv_heads, group;
@@ -26,7 +29,7 @@ struct Plan {
     i32 max_partials;  // partial slots; 0: nothing is split
     i32 max_groups;    // tiles that may be split
     i32 max_outputs;   // rows whose outputs do not fit get none
-    i32 part_tokens;   // that a part covers at least: the merge of parts costs a trip through memory
+    i32 part_tokens;   // that a part covers at least; 0: kPartPages KV pages
   };
 
   template <class T, class W>
@@ -144,7 +147,7 @@ struct Plan {
                            const Shape& shape) {
     const Params& p = t.params();
     // Fewer parts when a table is too short for as many as the workers could use.
-    i32 share = Max(Max(1, p.part_tokens / shape.page_tokens),
+    i32 share = Max(p.part_tokens > 0 ? Max(1, p.part_tokens / shape.page_tokens) : kPartPages,
                     static_cast<i32>(static_cast<i64>(pages) * shape.tasks_per_item / w.workers));
     i32 items = 0, groups = 0;
     EVT_ROLLED
