@@ -25,9 +25,10 @@ struct MergedPair {
   SoftmaxState state = {MinusInfinity(), 0.0f};
   float low = 0.0f, high = 0.0f;
 
-  // Results of `count` chunks, `stride` floats apart, of a row whose first ones are at `row`.
+  // Results of `count` chunks, `stride` floats apart, of a row whose first ones are at `row`. Loads of kAtOnce of
+  // them are on their way together.
+  template <i32 kAtOnce>
   EVT_FN void Join(const float* row, i32 d, i32 head_dim, i32 stride, i32 count) {
-    constexpr i32 kAtOnce = 4;  // loads of so many chunks are on their way together
     EVT_ROLLED
     for (i32 first = 0; first < count; first += kAtOnce) {
       Two<float> sums[kAtOnce], states[kAtOnce];

@@ -326,7 +326,7 @@ struct PagedAttention {
         merged.high = running[1];
       }
       const i32 floats = ResultFloats(p.head_dim);
-      merged.Join(room.results() + row * floats, d, p.head_dim, task.rows * floats, count);
+      merged.Join<4>(room.results() + row * floats, d, p.head_dim, task.rows * floats, count);
       if (last && task.item.parts == 1) {
         StoreOutput<T>(t, task, row, d, merged);
         return;
@@ -375,7 +375,7 @@ struct PagedAttention {
     w.Parallel(task.rows * pairs, [&](i32 i) {
       const i32 row = i / pairs, d = i % pairs * 2;
       MergedPair merged;
-      merged.Join(Partial<T>(t, task, 0, row), d, p.head_dim, stride, orders);
+      merged.Join<8>(Partial<T>(t, task, 0, row), d, p.head_dim, stride, orders);
       StoreOutput<T>(t, task, row, d, merged);
     });
   }
