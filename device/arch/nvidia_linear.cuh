@@ -95,7 +95,14 @@ class GpuLinearTile {
     }
     u32 a = 0, b = 0, piece = 0;
     i32 weights_left = 0, input_left = 0, step = 0;
-    if (tokens_ <= 8) {
+    if (blocks_ == 2 && tokens_ > 16) {
+      step = steps / weight_steps * weight_steps;
+      if (tokens_ > kTokens / 2) {
+        WholePages<kGroups>(w, step);
+      } else {
+        WholePages<kGroups / 2>(w, step);
+      }
+    } else if (tokens_ <= 8) {
       step = steps / weight_steps * weight_steps;
       if (blocks_ == 1) {
         Pages<1>(w, steps, b, input_left, input_steps);
@@ -248,6 +255,44 @@ class GpuLinearTile {
     b -= thread_ / 16 % 2 * kStepBytes;
   }
 
+  // Whole pages of weights of 32 rows with more than 16 tokens, of which kUsed groups may be there: what the others
+  // hold is multiplied and never looked at. No choices inside: with them, and what they jump over, a page takes a fifth
+  // longer. A page of activations never has more steps than one of weights.
+  template <i32 kUsed, class W>
+  EVT_FN void WholePages(W& w, i32 steps) {
+    constexpr i32 kPage = StepsPerPage(32, sizeof(T));
+    constexpr i32 kPart = static_cast<i32>(kPageBytes / kStepBytes) / kUsed;  // steps of a page of activations
+    static_assert(kPart == 1 || kPart == kPage);
+    const u32 mine = thread_ / 32 * 2 * kFragmentBytes + thread_ % 32 * 16;
+#pragma unroll 1
+    for (; steps > 0; steps -= kPage) {
+      const u32 a = w.TakeShared(kLaneStream).x + mine;
+#pragma unroll
+      for (i32 part = 0; part < kPage; part += kPart) {
+        uint4 rows[kPart][2];
+#pragma unroll
+        for (i32 s = 0; s < kPart; ++s) {
+#pragma unroll
+          for (i32 k = 0; k < 2; ++k) {
+            rows[s][k] = LoadShared16(a + static_cast<u32>((part + s) * kSegments * 2 + k) * kFragmentBytes);
+          }
+        }
+        const uint2 page = w.TakeShared(kLaneInput);
+        // Lanes 16 to 31 of the load of four matrices: the next step, or the next group.
+        const u32 b = page.x + thread_ / 32 * 256 + thread_ % 16 * 16 +
+                      thread_ / 16 % 2 * (kPart > 1 ? kStepBytes : page.y);
+#pragma unroll
+        for (i32 g = 0; g < kUsed; g += kPart > 1 ? 1 : 2) {
+          const uint4 m = LoadMatrices(b + static_cast<u32>(g) * page.y);
+          Group<2>(g, rows[0], m.x, m.y);
+          Group<2>(kPart > 1 ? g : g + 1, rows[kPart - 1], m.z, m.w);
+        }
+        w.Drop(kLaneInput);
+      }
+      w.Drop(kLaneStream);
+    }
+  }
+
   // n steps, with as many groups as there are tokens for, rounded up to a power of two: what the others hold
   // is multiplied and never looked at.
   template <i32 kBlocks>
@@ -264,7 +309,7 @@ class GpuLinearTile {
   }
   template <i32 kBlocks, i32 kUsed>
   EVT_FN void Steps(u32 a, u32 b, u32 piece, i32 n) {
-    if constexpr (kUsed < 8) {  // pages of 64 tokens hold one step
+    if constexpr (kBlocks * kUsed < 8) {  // of others WholePages leaves one step
 #pragma unroll 1
       for (; n >= 2; n -= 2) {
         Some<kBlocks, kUsed, 2>(a, b, piece);

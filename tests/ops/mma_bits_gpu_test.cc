@@ -160,7 +160,11 @@ TEST_CASE("linears on a GPU have the bits of the reference tree for every width"
     CHECK(OpDifferences<BF16>(*probe, {tokens, 33, 172}, 0) == 0);
     CHECK(OpDifferences<BF16>(*probe, {tokens, 96, 2048}, 3) == 0);
     CHECK(OpDifferences<F16>(*probe, {tokens, 64, 400}, 0) == 0);
-    cases += 3;
+    // Several tiles of a task, two of which may share a pass; K that leaves part of a page of each height and kind.
+    CHECK(OpDifferences<BF16>(*probe, {.tokens = tokens, .rows = 160, .k = 896, .tile_rows = 32, .tiles = 3}, 0) == 0);
+    CHECK(OpDifferences<BF16>(*probe, {.tokens = tokens, .rows = 112, .k = 1664, .tile_rows = 16, .tiles = 2}, 2) == 0);
+    CHECK(OpDifferences<F16>(*probe, {.tokens = tokens, .rows = 250, .k = 1664, .tile_rows = 32, .tiles = 4}, 0) == 0);
+    cases += 6;
   }
   std::cout << "linears with the bits of the tree: " << cases << " shapes\n";
 }
