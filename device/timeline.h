@@ -17,7 +17,8 @@ struct TimelineRecord {
   u32 stall_ns;   // waited for pages after wait_end: free ones (producers) or filled ones (compute)
   u32 bytes;      // copied by this task in this role
   u32 copies;     // pages filled
-  u32 in_flight;  // sum over these copies of pages asked for and not arrived yet, itself included
+  // Sum over these copies of pages asked for and not arrived yet, itself included, from a sample of them.
+  u32 in_flight;
   u32 reserved;
 };
 static_assert(sizeof(TimelineRecord) == 64, "TimelineRecord");
