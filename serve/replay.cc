@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
@@ -43,7 +44,30 @@ class Replayer {
     return absl::OkStatus();
   }
 
-  ReplayResult Result() {
+  // Runs the chosen requests that have completed again, each alone.
+  absl::Status Verify() {
+    for (const auto& [index, tokens] : chosen_) {
+      if (options_.stop && options_.stop()) break;
+      alone_.clear();
+      RETURN_IF_ERROR(engine_->AddRequest(RequestOf(index), [this](const RequestOutput& output) {
+        alone_.insert(alone_.end(), output.tokens.begin(), output.tokens.end());
+        alone_ended_ = output.finish_reason;
+      }));
+      while (engine_->HasWork()) RETURN_IF_ERROR(engine_->Step());
+      ++ended_;
+      Report();
+      if (alone_ended_ != FinishReason::kStop && alone_ended_ != FinishReason::kLength) continue;
+      ++result_.verified;
+      if (alone_ == tokens || ++result_.differing > 1) continue;
+      const auto same = std::mismatch(alone_.begin(), alone_.end(), tokens.begin(), tokens.end());
+      result_.first_difference =
+          absl::StrCat("trace-", index, " from token ", same.first - alone_.begin(), " on");
+    }
+    return absl::OkStatus();
+  }
+
+  // Before Verify adds to it.
+  void Count() {
     const EngineStats stats = engine_->stats();
     result_.prompt_tokens = stats.prompt_tokens;
     result_.output_tokens = stats.output_tokens;
@@ -63,8 +87,10 @@ class Replayer {
     result_.idle_seconds = stats.idle_seconds;
     result_.speculates = engine_->limits().draft_tokens > 0;
     result_.drafts = stats.drafts;
-    return result_;
+    result_.kv_blocks_held = stats.kv_blocks_used;
   }
+
+  const ReplayResult& result() const { return result_; }
 
  private:
   void Stop() {
@@ -92,22 +118,45 @@ class Replayer {
     return ArrivalNs(index) <= clock_->NowNs();
   }
 
-  void Add(uint64_t index) {
+  Request RequestOf(uint64_t index) const {
     Request request;
     request.id = absl::StrCat("trace-", index);
     request.prompt = prompts_.Prompt(trace_, index);
     request.sampling = options_.sampling;
     request.sampling.max_tokens = static_cast<uint32_t>(trace_.requests[index].output_tokens);
+    return request;
+  }
+
+  // Of n requests, `verify` are chosen, as evenly as can be.
+  bool Chosen(uint64_t index) const {
+    const uint64_t n = trace_.requests.size(), verify = std::min(options_.verify, n);
+    return (index + 1) * verify / n > index * verify / n;
+  }
+
+  void Add(uint64_t index) {
+    Request request = RequestOf(index);
     if (options_.priorities) request.priority = trace_.requests[index].priority;
     if (options_.closed_loop == 0) request.arrival_ns = ArrivalNs(index);
     RequestOutput refused;
     refused.id = request.id;
     refused.prompt_tokens = request.prompt.size();
-    refused.status = engine_->AddRequest(
-        std::move(request), [this](const RequestOutput& output) { TakeOutput(output); });
+    refused.status =
+        engine_->AddRequest(std::move(request), [this, index](const RequestOutput& output) {
+          if (Chosen(index)) Keep(index, output);
+          TakeOutput(output);
+        });
     if (refused.status.ok()) return;
     refused.finish_reason = FinishReason::kError;
     TakeOutput(refused);
+  }
+
+  // Of those that did not complete, nothing is kept.
+  void Keep(uint64_t index, const RequestOutput& output) {
+    std::vector<TokenId>& tokens = chosen_[index];
+    tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+    if (output.finish_reason == FinishReason::kAbort || output.finish_reason == FinishReason::kError) {
+      chosen_.erase(index);
+    }
   }
 
   void TakeOutput(const RequestOutput& output) {
@@ -131,7 +180,8 @@ class Replayer {
   void Report() const {
     if (!options_.progress) return;
     const EngineStats stats = engine_->stats();
-    options_.progress({.total = trace_.requests.size(),
+    const uint64_t again = std::min<uint64_t>(options_.verify, trace_.requests.size());
+    options_.progress({.total = trace_.requests.size() + again,
                        .ended = ended_,
                        .output_tokens = stats.output_tokens,
                        .running = stats.running,
@@ -148,6 +198,9 @@ class Replayer {
   uint64_t next_ = 0;  // of the trace
   uint64_t ended_ = 0;
   bool stopping_ = false;
+  std::map<uint64_t, std::vector<TokenId>> chosen_;  // tokens of requests that are to be run again
+  std::vector<TokenId> alone_;  // those of one that is run again
+  FinishReason alone_ended_ = FinishReason::kNone;
   ReplayResult result_;
 };
 
@@ -197,12 +250,16 @@ absl::StatusOr<ReplayResult> Replay(Engine* engine, Clock* clock, const Trace& t
   const uint64_t compilations = engine->runner().compilations();
   Replayer replayer(engine, clock, trace, prompts, options);
   absl::Status status = replayer.Run();
+  if (status.ok()) {
+    replayer.Count();
+    status = replayer.Verify();
+  }
   if (!status.ok()) {
     engine->CancelAll();  // no callback may outlive this call
     engine->Drain();
     return status;
   }
-  ReplayResult result = replayer.Result();
+  ReplayResult result = replayer.result();
   result.compilations = engine->runner().compilations();
   result.compilations_after_ready = result.compilations - compilations;
   return result;
@@ -226,12 +283,14 @@ nlohmann::ordered_json ToJson(const ReplayResult& r) {
           {"compilations_after_ready", r.compilations_after_ready},
           {"max_batch", r.max_batch},
           {"preemptions", r.preemptions},
-          {"prefix_hit_tokens", r.prefix_hit_tokens}};
+          {"prefix_hit_tokens", r.prefix_hit_tokens},
+          {"kv_blocks_held", r.kv_blocks_held}};
   if (!r.clock.empty()) {
     json["step_seconds"] = r.step_seconds;
     json[absl::StrCat(r.clock, "_idle_seconds")] = r.idle_seconds;
     json[absl::StrCat(r.clock, "_idle_share")] = r.idle_share();
   }
+  if (r.verified > 0) json["verified"] = {{"requests", r.verified}, {"differing", r.differing}};
   if (r.speculates) json["speculation"] = ToJson(r.drafts);
   return json;
 }

@@ -15,7 +15,7 @@
 namespace eventide {
 
 struct ReplayProgress {
-  uint64_t total = 0;  // requests of the trace
+  uint64_t total = 0;  // requests of the trace, and those to be run again
   uint64_t ended = 0;  // with any outcome, or refused
   uint64_t output_tokens = 0;
   uint64_t running = 0;
@@ -30,6 +30,9 @@ struct ReplayOptions {
   // Above 0: trace times are ignored, and so many requests are kept going.
   uint64_t closed_loop = 0;
   bool priorities = false;  // the trace's; the engine's scheduling policy must be kPriority
+  // So many requests, spread over the trace, are run again afterwards, one at a time: company must not have changed
+  // their tokens. Nothing of that is in the result's times and counts.
+  uint64_t verify = 0;
   // Of every request; max_tokens comes from the trace.
   SamplingParams sampling = {.ignore_eos = true};
   std::function<void(const ReplayProgress&)> progress;  // after each step
@@ -83,6 +86,10 @@ struct ReplayResult {
   bool speculates = false;
   DraftStats drafts;        // in the JSON where the engine speculates
   std::string first_error;  // of the first failed request; not in the JSON
+  uint64_t kv_blocks_held = 0;  // by requests when all have ended: 0
+  // Of ReplayOptions::verify: run again to their end, and those of them whose tokens were others.
+  uint64_t verified = 0, differing = 0;
+  std::string first_difference;  // not in the JSON
 };
 
 // The trace fits the engine already (FitTrace). The engine is fresh: its counts are taken as this

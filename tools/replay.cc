@@ -69,6 +69,9 @@ std::string Summary(const ReplayResult& r, double factor) {
         &text, "prefix cache  %d prompt tokens found, %.1f %%\n", r.prefix_hit_tokens,
         100 * static_cast<double>(r.prefix_hit_tokens) / static_cast<double>(r.prompt_tokens));
   }
+  if (r.verified > 0) {
+    absl::StrAppendFormat(&text, "alone again   %d requests, %d with other tokens\n", r.verified, r.differing);
+  }
   if (r.speculates) absl::StrAppend(&text, "drafts        ", Summary(r.drafts), "\n");
   if (r.preemptions > 0) absl::StrAppendFormat(&text, "preemptions   %d\n", r.preemptions);
   return text;
@@ -91,6 +94,14 @@ absl::Status PrintResult(const ReplayResult& result, double factor, bool json) {
     return absl::InternalError(
         absl::StrCat(result.failed, " of ", result.requests,
                      " requests failed, the first with: ", result.first_error));
+  }
+  if (result.differing > 0) {
+    return absl::InternalError(absl::StrCat(result.differing, " of ", result.verified,
+                                            " requests gave other tokens alone than in company, first ",
+                                            result.first_difference, ": this must not happen; please report it"));
+  }
+  if (result.kv_blocks_held > 0 && result.cancelled == 0) {
+    return absl::InternalError(absl::StrCat(result.kv_blocks_held, " KV blocks were not returned; please report it"));
   }
   return result.cancelled > 0 ? InterruptedError() : absl::OkStatus();
 }
@@ -158,6 +169,9 @@ CommandBody AddReplay(CLI::App* app) {
   CLI::Option* time_scale = app->add_option("--time-scale", flags->options.time_scale,
                                             "Arrival times are multiplied by it; 0: all at once")
                                 ->check(RealNumber(0, 1e6));
+  app->add_option("--verify", flags->options.verify,
+                  "Run so many of the requests again afterwards, each alone, and compare tokens")
+      ->check(WholeNumber(0, UINT64_MAX));
   app->footer(
       "Prompts are made up, the same in every run; equal hash_ids give equal tokens. Lengths are "
       "scaled\n"
@@ -168,6 +182,7 @@ CommandBody AddReplay(CLI::App* app) {
       "Examples:\n"
       "  eventide replay --model random:test-llama --trace trace.csv --requests 200 --closed-loop "
       "16 --json\n"
+      "  eventide replay --model random:test-llama --trace trace.csv --closed-loop 64 --verify 50\n"
       "  eventide replay --model random:qwen3-8b --speculate-model random:qwen3-0.6b --trace "
       "trace.csv");
   return [=] {

@@ -34,6 +34,7 @@ struct FakeRunnerOptions {
   int64_t step_ns = 1'000'000;  // of `clock`, for each step
   ManualClock* clock = nullptr;
   double step_ms = -1, gap_ms = -1;  // what StepOutcome says
+  bool tokens_depend_on_rows = false;  // a device whose tokens are not the request's alone
 };
 
 class FakeRunner final : public StepRunner {
@@ -252,6 +253,9 @@ class FakeRunner final : public StepRunner {
   TokenId Sample(const Slot& slot) {
     uint64_t sum = 0;
     for (uint64_t p = 0; p < slot.history.size(); ++p) sum += Kv(slot, p);
+    if (options_.tokens_depend_on_rows) {
+      for (const Slot& other : slots_) sum += other.used;
+    }
     return static_cast<TokenId>(CombineHash(slot.key, sum) % options_.info.vocab_size);
   }
 

@@ -73,6 +73,52 @@ TEST_CASE("An open-loop replay keeps the trace's times and completes every reque
   CHECK(rig.engine->stats().kv_blocks_used == 0);
 }
 
+TEST_CASE("Requests run again alone are compared, and change neither times nor counts") {
+  const Trace trace = Sample();
+  ReplayOptions options;
+  options.closed_loop = 16;
+  Rig plain, again;
+  const auto before = plain.Run(trace, options);
+  options.verify = 50;
+  uint64_t total = 0, ended = 0;
+  options.progress = [&](const ReplayProgress& p) {
+    total = p.total;
+    ended = p.ended;
+  };
+  const auto result = again.Run(trace, options);
+  REQUIRE(before.ok());
+  REQUIRE(result.ok());
+  CHECK(before->verified == 0);
+  CHECK(result->verified == 50);
+  CHECK(result->differing == 0);
+  CHECK(result->kv_blocks_held == 0);
+  CHECK(total == 250);
+  CHECK(ended == 250);
+  auto json = ToJson(*result);
+  CHECK(json.at("verified").dump() == R"({"requests":50,"differing":0})");
+  json.erase("verified");
+  CHECK(json == ToJson(*before));
+  options.verify = 1000;  // more than there are
+  Rig all;
+  const auto everything = all.Run(trace, options);
+  REQUIRE(everything.ok());
+  CHECK(everything->verified == 200);
+}
+
+TEST_CASE("A request whose tokens depend on its company is found") {
+  FakeRunnerOptions fake;
+  fake.tokens_depend_on_rows = true;
+  Rig rig(fake);
+  ReplayOptions options;
+  options.closed_loop = 16;
+  options.verify = 20;
+  const auto result = rig.Run(Sample(), options);
+  REQUIRE(result.ok());
+  CHECK(result->verified == 20);
+  CHECK(result->differing > 0);
+  CHECK(result->first_difference.substr(0, 6) == "trace-");
+}
+
 TEST_CASE("The time scale stretches arrivals, and zero sends everything at once") {
   const Trace trace = Sample();
   ReplayOptions options;
@@ -201,7 +247,7 @@ TEST_CASE("The JSON of a replay has the keys that scripts rely on, in order") {
         "output_tokens_per_second "
         "ttft_ms "
         "tpot_ms steps distinct_shapes compilations compilations_after_ready max_batch preemptions "
-        "prefix_hit_tokens ");
+        "prefix_hit_tokens kv_blocks_held ");
   CHECK(json["ttft_ms"].contains("p99"));
 }
 
