@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/status.h"
 #include "stress/graph_case.h"
 #include "stress/serve_case.h"
 #include "stress/steps_case.h"
@@ -77,21 +79,25 @@ StressFailure Explain(const StressCase& c, const StressOutcome& outcome, StressC
 }
 
 absl::StatusOr<std::vector<std::string>> ChosenKinds(const StressOptions& options) {
+  for (const std::string& kind : options.kinds) RETURN_IF_ERROR(KnownStressKind(kind));
+  if (!options.kinds.empty()) return options.kinds;
   std::vector<std::string> known;
   for (const StressKind& kind : kKinds) known.push_back(kind.name);
-  for (const std::string& kind : options.kinds) {
-    if (std::find(known.begin(), known.end(), kind) == known.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", kind, "' is no kind of case; there are ", absl::StrJoin(known, ", ")));
-    }
-  }
-  return options.kinds.empty() ? known : options.kinds;
+  return known;
 }
 
 }  // namespace
 
 absl::Span<const StressKind> StressKinds() {
   return kKinds;
+}
+
+absl::Status KnownStressKind(const std::string& kind) {
+  std::vector<std::string> known;
+  for (const StressKind& each : kKinds) known.push_back(each.name);
+  if (std::find(known.begin(), known.end(), kind) != known.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", kind, "' is no kind of case; there are ", absl::StrJoin(known, ", ")));
 }
 
 absl::StatusOr<StressResult> RunStress(const StressOptions& options) {

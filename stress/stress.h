@@ -55,6 +55,8 @@ struct StressKind {
   const char* what;
 };
 absl::Span<const StressKind> StressKinds();
+// An error that names the kinds there are, for any other.
+absl::Status KnownStressKind(const std::string& kind);
 
 // Errors are of the options only.
 absl::StatusOr<StressResult> RunStress(const StressOptions& options);

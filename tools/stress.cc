@@ -83,6 +83,8 @@ absl::Status Run(StressFlags& flags) {
   if (!flags.replay.empty()) {
     absl::StatusOr<StressCase> c = StressCase::FromText(flags.replay);
     if (!c.ok()) return UsageError(absl::StrCat("--replay: ", c.status().message()));
+    const absl::Status known = KnownStressKind(c->kind());
+    if (!known.ok()) return UsageError(absl::StrCat("--replay: ", known.message()));
     result = ReplayStress(*c, flags.options);
   } else {
     // With a number of cases alone there is no limit of time.

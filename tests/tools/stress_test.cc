@@ -39,6 +39,7 @@ TEST_CASE("seconds bound a run, and a replayed case is one case") {
 TEST_CASE("what is no case is bad usage; a case that cannot be is a failure that says why") {
   if (Missing()) return;
   CHECK(Run("stress --device cpu --replay 'graph a'").code == 2);
+  CHECK(Run("stress --device cpu --replay garbage").code == 2);
   CHECK(Run("stress --device cpu --kinds dance").code == 2);
   CHECK(Run("stress --cases -1").code == 2);
   const Ran ran = Run("stress --device sim --json --replay 'graph seed=4 pages=1'");
