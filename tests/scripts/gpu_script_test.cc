@@ -98,6 +98,7 @@ TEST_CASE("gpu-test runs what is asked for, and says when that is nothing") {
   CHECK(tree.Run("--build /no/such/folder", &report) == 2);
   CHECK(tree.Run("--limit", &report) == 2);
   CHECK(tree.Run("--faster", &report) == 2);
+  CHECK(tree.Run("--output /no/such/folder/out.json", &report) == 2);
 }
 
 TEST_CASE("gpu-shapes runs every part with its own limit and keeps what each printed") {
@@ -134,7 +135,7 @@ TEST_CASE("gpu-shapes runs every part with its own limit and keeps what each pri
   CHECK(report["warmup"][0].is_null());
   CHECK(report["warmup"][1]["asked"] == "warmup --model fast --compare --device cuda --json");
   CHECK(report["replay"]["asked"] ==
-        "replay --model random:llama-3.1-8b --trace t.csv --requests 9 --closed-loop 3 --device cuda "
+        "replay --model random:llama-3.1-8b --trace t.csv --requests 9 --closed-loop 3 --verify 50 --device cuda "
         "--json");
   CHECK(report["stress"]["asked"] == "stress --seconds 7 --device cuda --json");  // although it failed
 }
@@ -149,10 +150,29 @@ TEST_CASE("gpu-shapes runs the parts that are asked for, in that order") {
   CHECK(report["failed"] == false);
   CHECK_FALSE(report.contains("replay"));
   for (const char* wrong : {"--parts decode", "--parts", "--limit decode=1", "--limit replay", "--steps x",
-                            "--faster 1", "--build /no/such/folder"}) {
+                            "--faster 1", "--build /no/such/folder", "--parts ''", "--parts ,", "--limit =5",
+                            "--seconds 08", "--output /no/such/folder/out.json"}) {
     CAPTURE(wrong);
     CHECK(tree.Run(wrong, &report, "gpu-shapes") == 2);
   }
+  CHECK(tree.Run("--parts warmup,mixed,warmup --start-models 'a\"b'", &report, "gpu-shapes") == 0);
+  REQUIRE(report.is_object());
+  CHECK(report["parts"].size() == 2);
+  CHECK(report["parts"][0]["name"] == "warmup a\"b");
+}
+
+TEST_CASE("an interrupt ends gpu-shapes and the part that runs, and what there is is written") {
+  PretendTree tree;
+  // The script is the one who waits for it; it ends by the interrupt that is passed on.
+  tree.Program("build/eventide",
+               "case \"$*\" in *mixed*) echo '{}' ;; *) kill -INT $(awk '/^PPid/ {print $2}' /proc/$PPID/status);"
+               " exec sleep 60 ;; esac");
+  nlohmann::json report;
+  CHECK(tree.Run("--parts mixed,prefill,replay", &report, "gpu-shapes") == 130);
+  REQUIRE(report.is_object());
+  CHECK(report["parts"].size() == 2);
+  CHECK(report["failed"] == true);
+  CHECK_FALSE(report.contains("replay"));
 }
 
 }  // namespace
