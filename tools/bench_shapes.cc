@@ -219,13 +219,15 @@ std::string MixedText(const std::vector<MixedPoint>& mixed) {
 
 struct Plan {
   std::vector<StepShape> mixed;
+  std::vector<int> mixed_left_out;  // their rows; for want of memory or time
   Sweep batch{"batch", {}, {}, {}}, chunk{"chunk", {}, {}, {}};
 };
 
 absl::Status CheckContexts(const ShapesFlags& flags, const StepBenchSetup& setup,
                            const Plan& plan) {
   const int positions = setup.model.source->config().max_positions;
-  if (flags.context > positions) {
+  const bool decodes = !plan.mixed.empty() || !plan.batch.points.empty();
+  if (decodes && flags.context > positions) {
     return UsageError(absl::StrCat("--context ", flags.context, ": the model takes at most ",
                                    positions, " tokens"));
   }
@@ -252,7 +254,11 @@ absl::StatusOr<Plan> MakePlan(const ShapesFlags& flags, StepBenchSetup* setup) {
   }
   RETURN_IF_ERROR(CheckContexts(flags, *setup, plan));
   std::vector<StepShape>& shapes = setup->options.shapes;
-  std::erase_if(plan.mixed, [&](const StepShape& shape) { return !Fits(*setup, shape); });
+  std::erase_if(plan.mixed, [&](const StepShape& shape) {
+    const bool fits = Fits(*setup, shape);
+    if (!fits) plan.mixed_left_out.push_back(shape.batch);
+    return !fits;
+  });
   for (const StepShape& shape : plan.mixed) shapes.push_back(shape);
   for (Sweep* sweep : {&plan.batch, &plan.chunk}) {
     std::erase_if(sweep->points, [&](const Point& point) {
@@ -276,10 +282,14 @@ absl::Status RunBenchShapes(const ShapesFlags& flags) {
   {
     Measurer measurer(flags, bench.get(), setup.options.shapes.size());
     for (const StepShape& shape : plan.mixed) {
-      if (measurer.TimeIsOver()) break;
+      if (measurer.TimeIsOver()) {
+        plan.mixed_left_out.push_back(shape.batch);
+        continue;
+      }
       ASSIGN_OR_RETURN(const MixedPoint point, MeasureMixed(shape, &measurer));
       mixed.push_back(point);
     }
+    std::sort(plan.mixed_left_out.begin(), plan.mixed_left_out.end());
     RETURN_IF_ERROR(RunSweep(flags, &measurer, &plan.batch));
     RETURN_IF_ERROR(RunSweep(flags, &measurer, &plan.chunk));
     seconds = measurer.Seconds();
@@ -289,9 +299,13 @@ absl::Status RunBenchShapes(const ShapesFlags& flags) {
     std::string text = absl::StrFormat("%s on %s, policy %s\n", flags.engine.model,
                                        setup.ceiling.name(), flags.engine.policy);
     for (const Sweep* sweep : {&plan.batch, &plan.chunk}) {
-      if (!sweep->points.empty()) absl::StrAppend(&text, SweepText(*sweep));
+      if (!sweep->points.empty() || !sweep->left_out.empty()) absl::StrAppend(&text, SweepText(*sweep));
     }
     if (!mixed.empty()) absl::StrAppend(&text, MixedText(mixed));
+    if (!plan.mixed_left_out.empty()) {
+      absl::StrAppend(&text, "mixed: left out for want of memory or time: ",
+                      absl::StrJoin(plan.mixed_left_out, ", "), "\n");
+    }
     absl::StrAppendFormat(&text, "compilations %d, %d after the model was ready; %.1f s\n",
                           compilations, later, seconds);
     return PrintText(text);
@@ -310,7 +324,8 @@ absl::Status RunBenchShapes(const ShapesFlags& flags) {
                     {"seconds", seconds},
                     {"batch", SweepJson(plan.batch)},
                     {"chunk", SweepJson(plan.chunk)},
-                    {"mixed", list}});
+                    {"mixed", list},
+                    {"mixed_left_out", plan.mixed_left_out}});
 }
 
 }  // namespace

@@ -118,6 +118,17 @@ TEST_CASE("bench shapes measures every size with one program and says where the 
   CHECK(some["mixed"].empty());
   CHECK(some["batch"]["points"].size() + some["batch"]["left_out"].size() == 1000);
   CHECK_FALSE(some["batch"]["left_out"].empty());
+  const Ran small = Run(shapes + "--mixed 1,1000 --mixed-chunk 1 --kv-gib 0.001");
+  REQUIRE(small.code == 0);
+  CHECK(Json::parse(small.out)["mixed"].size() == 1);
+  CHECK(Json::parse(small.out)["mixed_left_out"] == Json{1000});
+  CHECK(Json::parse(Run(shapes + "--mixed 1,3 --mixed-chunk 20 --seconds 0.000001").out)["mixed_left_out"] ==
+        Json{3});
+  // The context is that of decode rows: without any it may be what it wants.
+  const std::string far = "bench shapes --model random:test-llama --device cpu --steps 1 --context 9999 --json ";
+  CHECK(Run(far + "--chunk 1").code == 0);
+  CHECK(Run(far + "--batch 1").code == 2);
+  CHECK(Run(far + "--mixed 1 --mixed-chunk 1").code == 2);
   CHECK(Run(shapes + "--chunk 2047").code == 2);
   CHECK(Run(shapes + "--batch 1 --kv-gib 0.000001").code == 1);
 }
