@@ -34,10 +34,10 @@ def read_sweeps(paths):
             data = json.load(file)
         if not isinstance(data, dict):
             raise ValueError(f"{path}: not one JSON object")
-        data = data.get("shapes", data)
+        data = data.get("shapes") or data.get("mixed") if "parts" in data or "shapes" in data else data
         if not isinstance(data, dict) or not all(key in data for key in ("model", "gpu", *AXES)):
             raise ValueError(f"{path}: no sweep; is it the output of bench shapes --json?")
-        if any(data[axis]["points"] for axis in AXES):
+        if data.get("mixed") or any(data[axis]["points"] for axis in AXES):
             sweeps.append(data)
     if not sweeps:
         raise ValueError("no points at all")
@@ -69,8 +69,9 @@ def summary(sweep, axis):
     lines = [f"{preset(sweep['model'])} on {sweep['gpu']}, {axis} {points[0][0]} to {points[-1][0]}, "
              f"{len(points)} points, {sweep['compilations_after_ready']} compilations after the model was ready"]
     limit = 100 * part["limit"]
-    lines.append(f"  beyond {limit:g} % of the line through neighbours: {len(part['beyond'])}, "
-                 f"the worst {100 * part['worst_deviation']:.1f} % at {part['worst_at']}")
+    worst = "" if part["worst_at"] is None else \
+        f", the worst {100 * part['worst_deviation']:.1f} % at {part['worst_at']}"
+    lines.append(f"  beyond {limit:g} % of the line through neighbours: {len(part['beyond'])}{worst}")
     for step in part["tile_steps"]:
         lines.append(f"    behind {step['after']} (tiles of {step['tile']}): {step['ms'][0]:.3f} to "
                      f"{step['ms'][1]:.3f} ms, {100 * step['rise']:+.1f} %")

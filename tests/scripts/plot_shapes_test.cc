@@ -74,6 +74,18 @@ TEST_CASE(
           std::string::npos);  // larger than any captured size
     CHECK(text.find("1.050") != std::string::npos);
   }
+  // What scripts/gpu-shapes --parts mixed leaves: rows beside chunks alone; and a curve too short for a worst point.
+  Json mixed = sweep, none = Sweep("batch", 0);
+  mixed["batch"] = mixed["chunk"] = none;
+  std::string text;
+  CHECK(Plot({{"gpu", "a whole run's"}, {"parts", Json::array()}, {"mixed", mixed}}, &text) == 0);
+  CHECK(text.find("1.050") != std::string::npos);
+  CHECK(Plot(mixed, &text) == 0);
+  Json two = sweep;
+  two["batch"] = Sweep("batch", 2);
+  two["batch"]["worst_at"] = nullptr;
+  CHECK(Plot(two, &text) == 0);
+  CHECK(text.find("None") == std::string::npos);
 }
 
 TEST_CASE("plot_shapes refuses what is no sweep") {
