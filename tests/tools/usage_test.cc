@@ -112,6 +112,7 @@ const std::vector<Command>& Commands() {
                                {"--output", {"/no/such/folder/x"}, {""}},
                                Whole("--requests", "0", "18446744073709551615", {kBeyond64}),
                                Whole("--closed-loop", "0", "18446744073709551615", {kBeyond64}),
+                               Whole("--verify", "0", "18446744073709551615", {kBeyond64}),
                                Real("--time-scale", {"0", "0.5", "1000000"}, {"1000001", "1e8"})})},
       {"score", "--input /dev/null",
        With(EngineFlagRows(), {{"--input", {}, {""}},
