@@ -6,9 +6,10 @@ the peers' figures beside it. Reads files with one JSON object each (or scripts/
 
 Without matplotlib, or with --text, prints the same numbers as tables."""
 import argparse
-import json
 import os
 import sys
+
+from plot_common import preset, read_object
 
 # ms per decode step on one NVIDIA H200, measured by this project on 2026-11-29 with the same plain read
 # ceiling (4,550 GB/s), bf16. PyTorch 2.11, Triton 3.6: CUDA graph of a hand-written step, best of
@@ -51,20 +52,10 @@ PEERS = {
 SOURCE = "peers: this project's runs on one H200, 2026-11-29, their demo configurations"
 
 
-def preset(model):
-    """random:llama-3.2-1b@7 and a folder .../Llama-3.2-1B are the same model to a reader."""
-    name = model.split(":", 1)[-1] if model.startswith("random:") else os.path.basename(
-        model.rstrip("/"))
-    return name.split("@")[0].lower()
-
-
 def read_rows(paths):
     rows = []
     for path in paths:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
-        if not isinstance(data, dict):
-            raise ValueError(f"{path}: not one JSON object")
+        data = read_object(path)
         for part in data.get("bench", [data]):
             if not isinstance(part.get("rows"), list):
                 raise ValueError(f"{path}: no rows; is it the output of bench decode --json?")

@@ -7,9 +7,10 @@ scripts/gpu-shapes' output).
 
 Without matplotlib, or with --text, prints the same as tables."""
 import argparse
-import json
 import os
 import sys
+
+from plot_common import preset, read_object
 
 # Sizes for which vLLM captures graphs by default, up to 256; a smaller step is padded to the next of them, a
 # larger one runs as it is.
@@ -19,21 +20,11 @@ SOURCE = ("padding: our own time of the next captured size (1, 2, 4, 8, 16, 24 .
 AXES = {"batch": "rows of a step", "chunk": "prompt tokens of a step's one row"}
 
 
-def preset(model):
-    """random:llama-3.2-1b@7 and a folder .../Llama-3.2-1B are the same model to a reader."""
-    name = model.split(":", 1)[-1] if model.startswith("random:") else os.path.basename(
-        model.rstrip("/"))
-    return name.split("@")[0].lower()
-
-
 def read_sweeps(paths):
     """One measured object of bench shapes for each file."""
     sweeps = []
     for path in paths:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
-        if not isinstance(data, dict):
-            raise ValueError(f"{path}: not one JSON object")
+        data = read_object(path)
         data = data.get("shapes") or data.get("mixed") if "parts" in data or "shapes" in data else data
         if not isinstance(data, dict) or not all(key in data for key in ("model", "gpu", *AXES)):
             raise ValueError(f"{path}: no sweep; is it the output of bench shapes --json?")
