@@ -6,6 +6,9 @@ build="$root/build"
 
 say() { printf '%s\n' "$*" >&2; }
 
+# The comment at a script's top, which is its usage.
+usage() { sed -n '2,${/^#/!q; s/^# \{0,1\}//; p}' "$0"; }
+
 # Debian packages that are not there yet. Without root, says what to install.
 need_packages() {
   local missing=()
