@@ -1,6 +1,7 @@
 // Early exit on a GPU: the cases of the CPU.
 #include "runtime/cuda_executor.h"
 #include "tests/models/exits_case.h"
+#include "tests/support/gpu.h"
 
 namespace eventide {
 namespace {
@@ -11,13 +12,6 @@ ExitSetup OnGpu(DType storage) {
   setup.workers = 0;
   setup.storage = storage;
   return setup;
-}
-
-bool HaveGpu() {
-  std::string why;
-  if (CudaAvailable(&why)) return true;
-  Skip(why);
-  return false;
 }
 
 TEST_CASE("with nobody who leaves, early exit has the plain decoder's bits on a GPU") {

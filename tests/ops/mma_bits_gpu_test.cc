@@ -4,17 +4,14 @@
 #include <iostream>
 
 #include "tests/ops/linear_tree.h"
+#include "tests/support/gpu.h"
 #include "tests/support/mma_probe.h"
 
 namespace eventide {
 namespace {
 
 std::unique_ptr<MmaProbe> Probe() {
-  std::string why;
-  if (!CudaAvailable(&why)) {
-    Skip(why);
-    return nullptr;
-  }
+  if (!HaveGpu()) return nullptr;
   auto probe = MmaProbe::Open();
   INFO(probe.status());
   REQUIRE(probe.ok());

@@ -9,19 +9,13 @@
 #include "tests/ops/pick_case.h"
 #include "tests/ops/plan_case.h"
 #include "tests/ops/sample_case.h"
+#include "tests/support/gpu.h"
 
 namespace eventide {
 namespace {
 
 const OpBackend kGpu{"cuda", kCudaBackend, 0, "static"};
 const OpBackend kGpuThree{"cuda, 3 workers", kCudaBackend, 3, "ticket"};
-
-bool HaveGpu() {
-  std::string why;
-  if (CudaAvailable(&why)) return true;
-  Skip(why);
-  return false;
-}
 
 TEST_CASE("linears on a GPU agree with float64 for every epilogue") {
   if (!HaveGpu()) return;

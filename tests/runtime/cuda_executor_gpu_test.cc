@@ -6,16 +6,10 @@
 
 #include "runtime/cuda_executor.h"
 #include "tests/jit/toy_graphs.h"
+#include "tests/support/gpu.h"
 
 namespace eventide {
 namespace {
-
-bool HaveGpu() {
-  std::string why;
-  if (CudaAvailable(&why)) return true;
-  Skip(why);
-  return false;
-}
 
 int TensorNamed(const Program& program, const std::string& name) {
   for (size_t i = 0; i < program.tensors.size(); ++i) {

@@ -7,6 +7,7 @@
 #include "runtime/cuda_device.h"
 #include "runtime/cuda_memory.h"
 #include "runtime/cuda_packer.h"
+#include "tests/support/gpu.h"
 #include "tests/support/pack_case.h"
 
 namespace eventide {
@@ -16,11 +17,7 @@ namespace {
 class Gpu {
  public:
   static std::unique_ptr<Gpu> Open() {
-    std::string why;
-    if (!CudaAvailable(&why)) {
-      Skip(why);
-      return nullptr;
-    }
+    if (!HaveGpu()) return nullptr;
     std::unique_ptr<Gpu> gpu(new Gpu());
     const absl::Status started = gpu->Start();
     INFO(started.ToString());

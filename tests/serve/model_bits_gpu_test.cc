@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "models/load.h"
-#include "runtime/cuda_device.h"
+#include "tests/support/gpu.h"
 #include "tests/support/step_campaign.h"
 #include "tests/support/test.h"
 
@@ -26,8 +26,7 @@ std::unique_ptr<MegakernelRunner> Make(int workers, const std::string& policy) {
 }
 
 TEST_CASE("on a GPU logits have the same bits in any batch, chunk, policy and number of workers") {
-  std::string why;
-  if (!CudaAvailable(&why)) return Skip(why);
+  if (!HaveGpu()) return;
   const auto sequences = BitsSequences(64, 257, 3, 8);
   const auto all = Make(0, "static");
   std::vector<SequenceHashes> alone;

@@ -1,16 +1,9 @@
 // The same on a GPU, where two steps are in flight: lengths of the second are decided by the first.
-#include "runtime/cuda_device.h"
 #include "tests/serve/draft_model_case.h"
+#include "tests/support/gpu.h"
 
 namespace eventide {
 namespace {
-
-bool HaveGpu() {
-  std::string why;
-  const bool have = CudaAvailable(&why);
-  if (!have) Skip(why);
-  return have;
-}
 
 TEST_CASE("on a GPU drafts of the device's own change no token, for every draft length") {
   if (HaveGpu()) CheckOwnDrafts("cuda");

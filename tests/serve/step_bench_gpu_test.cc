@@ -7,17 +7,11 @@
 #include "runtime/cuda_probe.h"
 #include "runtime/timeline_report.h"
 #include "serve/step_bench.h"
+#include "tests/support/gpu.h"
 #include "tests/support/test.h"
 
 namespace eventide {
 namespace {
-
-bool HaveGpu() {
-  std::string why;
-  if (CudaAvailable(&why)) return true;
-  Skip(why);
-  return false;
-}
 
 std::unique_ptr<StepBench> MakeBench(int timeline_tasks, StepShape shape,
                                      const std::string& policy) {

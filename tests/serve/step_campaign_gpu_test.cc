@@ -5,18 +5,11 @@
 #include <iostream>
 
 #include "models/load.h"
-#include "runtime/cuda_device.h"
+#include "tests/support/gpu.h"
 #include "tests/support/test.h"
 
 namespace eventide {
 namespace {
-
-bool HaveGpu() {
-  std::string why;
-  if (CudaAvailable(&why)) return true;
-  Skip(why);
-  return false;
-}
 
 std::unique_ptr<MegakernelRunner> Make(const std::string& model, CampaignRunnerOptions setup,
                                        const std::string& device) {

