@@ -11,8 +11,8 @@ constexpr int kOldestVersion = 12000;  // as DriverGetVersion says it: the first
 const char* Advice(int result) {
   switch (result) {
     case 2:
-      return "the GPU's memory is full: use a smaller model or context, fewer KV blocks, or end "
-             "other processes on this GPU";
+      return "the GPU's memory is full: use a smaller model, fewer --num-blocks, a smaller "
+             "--max-num-batched-tokens or --max-num-seqs, or end other processes on this GPU";
     case 100:
       return "no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the CPU";
     case 209:

@@ -25,14 +25,7 @@ absl::Status CheckMemoryFits(const CudaDriver& driver, const Program& program,
   size_t free = 0, total = 0;
   RETURN_IF_ERROR(driver.Check(driver.MemGetInfo(&free, &total), "asking for the GPU's memory"));
   if (needed <= static_cast<int64_t>(free)) return absl::OkStatus();
-  const auto mib = [&](TensorRole role) { return plan.bytes[static_cast<size_t>(role)] >> 20; };
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "%s needs %d MiB on %s (weights %d, state such as KV blocks %d, activations and the rest "
-      "%d), of "
-      "which %d MiB are free: use a smaller model, fewer --num-blocks or --max-num-seqs, a shorter "
-      "--max-model-len, or end other processes on this GPU",
-      program.name, needed >> 20, gpu, mib(TensorRole::kWeight), mib(TensorRole::kState),
-      (needed >> 20) - mib(TensorRole::kWeight) - mib(TensorRole::kState), free >> 20));
+  return TooLittleMemory(program, plan, gpu, static_cast<int64_t>(free));
 }
 
 }  // namespace eventide

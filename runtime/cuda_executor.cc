@@ -223,6 +223,8 @@ absl::Status CudaExecutorImpl::ChooseWorkers(const CudaExecutorOptions& options)
 absl::Status CudaExecutorImpl::AllocateTensors(const CudaExecutorOptions& options) {
   const size_t tensors = program_->tensors.size();
   ASSIGN_OR_RETURN(plan_, PlanMemory(*program_, {}));
+  // Again: others may have taken memory while the kernel was compiled.
+  RETURN_IF_ERROR(CheckMemoryFits(*driver_, *program_, report_.gpu));
   ASSIGN_OR_RETURN(const auto base, memory_->AllocateArenas(plan_.bytes));
   addresses_.assign(tensors, 0);
   for (size_t i = 0; i < tensors; ++i) {

@@ -54,21 +54,6 @@ absl::StatusOr<std::array<uint64_t, kArenas>> CudaMemory::AllocateArenas(
     const std::array<int64_t, kArenas>& bytes) {
   static constexpr const char* kNames[kArenas] = {"weights", "state (mostly the KV cache)", "inputs",
                                                   "scratch", "outputs"};
-  size_t free = 0, total = 0;
-  RETURN_IF_ERROR(
-      driver_->Check(driver_->MemGetInfo(&free, &total), "asking how much memory is free"));
-  uint64_t needed = 0;
-  std::string parts;
-  for (int arena = 0; arena < kArenas; ++arena) {
-    needed += static_cast<uint64_t>(bytes[arena]);
-    absl::StrAppendFormat(&parts, "%s%d for %s", arena == 0 ? "" : ", ", bytes[arena], kNames[arena]);
-  }
-  if (needed > free) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "the GPU has too little memory: %d bytes are needed (%s), %d of %d are free; use a smaller "
-        "model or context, fewer KV blocks, or end other processes on this GPU",
-        needed, parts, free, total));
-  }
   std::array<uint64_t, kArenas> base = {};
   for (int arena = 0; arena < kArenas; ++arena) {
     ASSIGN_OR_RETURN(const Buffer buffer, Allocate(bytes[arena], kNames[arena]));

@@ -22,7 +22,7 @@ class CudaMemory {
 
   // Zeroed device memory; `what` is for messages.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, const std::string& what);
-  // One block per arena. When they do not fit, the error says what each needs and what is free.
+  // One block per arena.
   absl::StatusOr<std::array<uint64_t, kArenas>> AllocateArenas(
       const std::array<int64_t, kArenas>& bytes);
   // Pinned host memory that the device writes; Host() is where the host reads it.

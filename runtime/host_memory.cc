@@ -1,6 +1,7 @@
 #include "runtime/host_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -18,6 +19,10 @@ T* At(uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
+int64_t FreeBytes() {
+  return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+}
+
 }  // namespace
 
 absl::StatusOr<HostBlock> HostBlock::Allocate(int64_t bytes) {
@@ -27,9 +32,7 @@ absl::StatusOr<HostBlock> HostBlock::Allocate(int64_t bytes) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "no %d MiB of memory to be had; lower the symbols' maxima (sequences, length, KV blocks)",
-        bytes >> 20));
+    return absl::ResourceExhaustedError(absl::StrFormat("no %d MiB of memory to be had", bytes >> 20));
   }
   block.data_ = data;
   block.bytes_ = bytes;
@@ -65,8 +68,12 @@ absl::Status HostExecutor::Allocate(const ExecutorOptions& options) {
   ASSIGN_OR_RETURN(plan_, PlanMemory(*program_, placed));
   std::array<uint64_t, kArenas> base = {};
   for (int arena = 0; arena < kArenas; ++arena) {
-    ASSIGN_OR_RETURN(const Buffer buffer, AllocateBuffer(plan_.bytes[arena]));
-    base[arena] = buffer.address;
+    const absl::StatusOr<Buffer> buffer = AllocateBuffer(plan_.bytes[arena]);
+    if (absl::IsResourceExhausted(buffer.status())) {
+      return TooLittleMemory(*program_, plan_, "this machine", FreeBytes());
+    }
+    RETURN_IF_ERROR(buffer.status());
+    base[arena] = buffer->address;
   }
   for (size_t i = 0; i < tensors; ++i) {
     const TensorPlace& place = plan_.tensors[i];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "absl/strings/str_format.h"
 
@@ -58,7 +59,39 @@ absl::StatusOr<Instances> LayerInstances(const Program& program, const ProgramGr
   return result;
 }
 
+// Flags of the command line: who makes a graph of their own gives its symbols smaller maxima.
+const char* WhatToLower(TensorRole role) {
+  switch (role) {
+    case TensorRole::kWeight:
+      return "use a smaller model";
+    case TensorRole::kState:
+      return "lower --num-blocks, or --max-model-len and --max-num-seqs, which it follows where it is not given";
+    default:
+      return "lower --max-num-batched-tokens or --max-num-seqs";
+  }
+}
+
 }  // namespace
+
+absl::Status TooLittleMemory(const Program& program, const MemoryPlan& plan, const std::string& place,
+                             int64_t free) {
+  const int64_t needed = std::accumulate(plan.bytes.begin(), plan.bytes.end(), int64_t{0});
+  const int64_t weights = plan.bytes[static_cast<size_t>(TensorRole::kWeight)];
+  const int64_t state = plan.bytes[static_cast<size_t>(TensorRole::kState)];
+  const int64_t rest = needed - weights - state;
+  const TensorRole largest = state >= rest ? TensorRole::kState : TensorRole::kScratch;
+  std::string advice = WhatToLower(largest);
+  if (weights > free) {
+    advice = absl::StrCat("its weights alone do not fit: ", WhatToLower(TensorRole::kWeight));
+  } else if (weights + std::min(state, rest) > free) {
+    advice = absl::StrCat(advice, "; and ",
+                          WhatToLower(largest == TensorRole::kState ? TensorRole::kScratch : TensorRole::kState));
+  }
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "%s needs %d MiB of memory (weights %d, state such as KV blocks %d, activations and the rest %d); %s has "
+      "%d MiB free: %s, or end other processes there",
+      program.name, needed >> 20, weights >> 20, state >> 20, rest >> 20, place, free >> 20, advice));
+}
 
 absl::StatusOr<MemoryPlan> PlanMemory(const Program& program, const std::vector<bool>& placed) {
   MemoryPlan plan;
@@ -73,9 +106,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Program& program, const std::vector<
       if (__builtin_add_overflow(place.bytes, kTensorAlignment - 1, &rounded) ||
           __builtin_add_overflow(total, rounded / kTensorAlignment * kTensorAlignment, &total)) {
         return absl::InvalidArgumentError(
-            absl::StrFormat("%s: with tensor %s the tensors of its role exceed 2^63 bytes; lower "
-                            "the symbols' maxima",
-                            program.name, program.tensors[i].name));
+            absl::StrFormat("%s: with tensor %s the tensors of its role exceed 2^63 bytes; %s",
+                            program.name, program.tensors[i].name,
+                            WhatToLower(program.tensors[i].role)));
       }
     }
     plan.tensors.push_back(place);

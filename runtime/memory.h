@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -29,6 +30,11 @@ struct MemoryPlan {
 
 // `placed[i]`: tensor i lives in the caller's memory and takes no room in its arena (may be empty).
 absl::StatusOr<MemoryPlan> PlanMemory(const Program& program, const std::vector<bool>& placed);
+
+// Says what takes how much of `place`'s memory ("Fake GPU", "this machine"), how much is free, and which of
+// the command line's flags make the largest part that can shrink smaller.
+absl::Status TooLittleMemory(const Program& program, const MemoryPlan& plan, const std::string& place,
+                             int64_t free);
 
 // Whether the tensor is there, may be placed and has data.
 absl::Status CheckPlaced(const Program& program, const PlacedTensor& place);

@@ -91,7 +91,12 @@ TEST_CASE("a compiler that is newer than the driver is told before anything is c
 TEST_CASE("too little memory is told before anything is compiled, with what takes how much") {
   if (Missing()) return;
   const Ran ran = Start(Driver("free=3"));
-  CheckError(ran, {"Fake GPU", "MiB", "weights", "state", "3 MiB", "--num-blocks"});
+  CheckError(ran, {"Fake GPU has 3 MiB free", "MiB", "weights alone", "state", "a smaller model"});
+  CheckError(Start(Driver("free=20")), {"Fake GPU has 20 MiB free: lower --num-blocks"});
+  // A model that fits, and too many blocks, tokens or sequences for what is left.
+  CheckError(Start(Driver("free=2048"), "--num-blocks 200000"), {"Fake GPU has 2048 MiB free: lower --num-blocks"});
+  CheckError(Start(Driver("free=512"), "--num-blocks 1000 --max-num-batched-tokens 1048576"),
+             {"Fake GPU has 512 MiB free: lower --max-num-batched-tokens or --max-num-seqs"});
 }
 
 }  // namespace
