@@ -84,7 +84,7 @@ absl::Status DescribeAbort(const Program& program, absl::Span<const AbortRecord>
           absl::StrFormat("%s waited for event %s, which has %d of %d arrivals, and no task "
                           "finished anywhere within "
                           "the step's timeout; a task that notifies it is missing, stuck or slower "
-                          "than the timeout",
+                          "than the timeout, as when others use the same device",
                           who, ElementText(program, record.event), record.seen, record.expected));
     case kAbortStuckPage:
       return absl::DeadlineExceededError(
@@ -99,7 +99,8 @@ absl::Status DescribeAbort(const Program& program, absl::Span<const AbortRecord>
     default:
       return absl::DeadlineExceededError(
           absl::StrFormat("%s: the task did not end, and no other finished anywhere within the "
-                          "step's timeout; it is stuck or slower than the timeout",
+                          "step's timeout; it is stuck or slower than the timeout, as when others use the "
+                          "same device",
                           who));
   }
 }

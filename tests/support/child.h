@@ -1,4 +1,4 @@
-// The binary as a process of its own, for what happens while it runs: its input stays open, its
+// The binary (or another program) as a process of its own, for what happens while it runs: its input stays open, its
 // output is read as it comes, signals can be sent.
 #pragma once
 
@@ -25,7 +25,8 @@ class Child {
     kTerminal,  // a terminal of its own: `Terminal()` is what it showed
   };
 
-  explicit Child(std::vector<std::string> arguments, Stderr to = Stderr::kDropped) {
+  explicit Child(std::vector<std::string> arguments, Stderr to = Stderr::kDropped,
+                 const std::string& program = Binary()) {
     int in[2], out[2], slave = -1;
     REQUIRE(pipe2(in, O_CLOEXEC) == 0);
     REQUIRE(pipe2(out, O_CLOEXEC) == 0);
@@ -33,7 +34,7 @@ class Child {
       REQUIRE(openpty(&terminal_, &slave, nullptr, nullptr, nullptr) == 0);
       fcntl(terminal_, F_SETFL, O_NONBLOCK);
     }
-    arguments.insert(arguments.begin(), Binary());
+    arguments.insert(arguments.begin(), program);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
