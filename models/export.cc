@@ -89,7 +89,7 @@ std::vector<Shard> Split(const std::vector<TensorInfo>& tensors, DType dtype, in
 }
 
 absl::Status WriteShard(const WeightSource& source, DType dtype, const std::string& path,
-                        Shard* shard, const std::function<void(int64_t)>& wrote) {
+                        Shard* shard, const std::function<absl::Status(int64_t)>& wrote) {
   OutputFile file(path);
   const std::string header = SafetensorsHeader(shard);
   RETURN_IF_ERROR(file.Write(header.data(), header.size()));
@@ -100,15 +100,16 @@ absl::Status WriteShard(const WeightSource& source, DType dtype, const std::stri
       const int64_t count = std::min(kChunkElements, elements - first);
       RETURN_IF_ERROR(source.Read(entry.name, first, count, dtype, chunk.data()));
       RETURN_IF_ERROR(file.Write(chunk.data(), size_t(count) * DTypeSize(dtype)));
-      wrote(count * int64_t(DTypeSize(dtype)));
+      RETURN_IF_ERROR(wrote(count * int64_t(DTypeSize(dtype))));
     }
   }
   return file.Commit();
 }
 
-absl::Status PrepareFolder(const std::string& folder, const ExportOptions& options) {
+// `created`: it was not there before.
+absl::Status PrepareFolder(const std::string& folder, const ExportOptions& options, bool* created) {
   std::error_code error;
-  fs::create_directories(folder, error);
+  *created = fs::create_directories(folder, error);
   if (error) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot create folder ", folder, ": ", error.message()));
@@ -125,21 +126,21 @@ absl::Status PrepareFolder(const std::string& folder, const ExportOptions& optio
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status ExportHuggingFace(const WeightSource& source, DType dtype, const std::string& folder,
-                               const ExportOptions& options) {
-  if (!IsWeightDType(dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot export as ", DTypeName(dtype)));
-  }
-  RETURN_IF_ERROR(CheckComplete(source));
-  RETURN_IF_ERROR(PrepareFolder(folder, options));
+// `written` names the files that are complete.
+absl::Status WriteAll(const WeightSource& source, DType dtype, const std::string& folder,
+                      const ExportOptions& options, std::vector<std::string>* written) {
   int64_t total = 0, done = 0;
   std::vector<Shard> shards =
       Split(ExpectedTensors(source.config()), dtype, options.max_shard_bytes, &total);
-  auto wrote = [&](int64_t bytes) {
+  const auto wrote = [&](int64_t bytes) {
     done += bytes;
     if (options.progress) options.progress(done, total);
+    return options.stop && options.stop() ? absl::CancelledError("the export was stopped") : absl::OkStatus();
+  };
+  const auto write_text = [&](const std::string& name, const std::string& text) {
+    const absl::Status status = WriteText(folder + "/" + name, text);
+    if (status.ok()) written->push_back(name);
+    return status;
   };
   nlohmann::ordered_json index;
   index["metadata"]["total_size"] = total;
@@ -148,15 +149,34 @@ absl::Status ExportHuggingFace(const WeightSource& source, DType dtype, const st
                                                 : absl::StrFormat("model-%05d-of-%05d.safetensors",
                                                                   i + 1, shards.size());
     RETURN_IF_ERROR(WriteShard(source, dtype, folder + "/" + name, &shards[i], wrote));
+    written->push_back(name);
     for (const SafetensorsEntry& entry : shards[i]) index["weight_map"][entry.name] = name;
   }
   if (shards.size() > 1) {
-    RETURN_IF_ERROR(WriteText(folder + "/model.safetensors.index.json", index.dump(2) + "\n"));
+    RETURN_IF_ERROR(write_text("model.safetensors.index.json", index.dump(2) + "\n"));
   }
-  for (const ExportFile& file : options.files) {
-    RETURN_IF_ERROR(WriteText(folder + "/" + file.name, file.content));
+  for (const ExportFile& file : options.files) RETURN_IF_ERROR(write_text(file.name, file.content));
+  return write_text("config.json", HfConfigJson(source.config(), dtype));
+}
+
+}  // namespace
+
+absl::Status ExportHuggingFace(const WeightSource& source, DType dtype, const std::string& folder,
+                               const ExportOptions& options) {
+  if (!IsWeightDType(dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot export as ", DTypeName(dtype)));
   }
-  return WriteText(folder + "/config.json", HfConfigJson(source.config(), dtype));
+  RETURN_IF_ERROR(CheckComplete(source));
+  bool created = false;
+  RETURN_IF_ERROR(PrepareFolder(folder, options, &created));
+  std::vector<std::string> written;
+  const absl::Status status = WriteAll(source, dtype, folder, options, &written);
+  if (!status.ok()) {
+    std::error_code error;
+    for (const std::string& name : written) fs::remove(fs::path(folder) / name, error);
+    if (created) fs::remove(folder, error);
+  }
+  return status;
 }
 
 }  // namespace eventide

@@ -15,6 +15,7 @@
 #include "text/hf_export.h"
 #include "tools/engine_flags.h"
 #include "tools/flags.h"
+#include "tools/interrupt.h"
 
 namespace eventide {
 namespace {
@@ -80,6 +81,8 @@ absl::Status RunExport(ExportFlags& flags) {
     progress.Bar("writing", static_cast<double>(done), static_cast<double>(total),
                  absl::StrCat(total >> 20, " MiB"));
   };
+  options.stop = [] { return PendingInterrupt() != 0; };
+  DeferFirstInterrupt();
   RETURN_IF_ERROR(ExportHuggingFace(*model.source, model.storage, flags.output, options));
   progress.Clear();
   if (flags.engine.json) {

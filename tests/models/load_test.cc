@@ -98,6 +98,32 @@ TEST_CASE("A model exported and loaded again has the same bits, in one file or i
   }
 }
 
+TEST_CASE("An export that is stopped leaves nothing, wherever it is, and what was there before") {
+  const auto source = OpenModel("random:test-llama");
+  ExportOptions options;
+  options.max_shard_bytes = 150000;
+  options.files = {{"tokenizer.json", "{}"}};
+  TempFolder folder;
+  WriteFile(folder / "notes", "x");
+  int writes = 0;
+  options.progress = [&](int64_t, int64_t) { ++writes; };
+  REQUIRE(ExportHuggingFace(**source, DType::kBF16, folder / "whole", options).ok());
+  REQUIRE(writes > 5);
+  options.progress = nullptr;
+  for (int stop = 1; stop <= writes; ++stop) {
+    CAPTURE(stop);
+    int asked = 0;
+    options.stop = [&] { return ++asked == stop; };
+    const std::string output = stop % 2 == 1 ? folder / "new" : folder.path();
+    CHECK(absl::IsCancelled(ExportHuggingFace(**source, DType::kBF16, output, options)));
+    CHECK_FALSE(std::filesystem::exists(folder / "new"));
+    CHECK(ReadFile(folder / "notes") == "x");
+    int entries = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) entries += entry.exists();
+    CHECK(entries == 2);  // notes and whole
+  }
+}
+
 TEST_CASE("Export keeps what is there and leaves nothing half-written") {
   TempFolder folder;
   const auto source = OpenModel("random:test-llama");

@@ -105,5 +105,24 @@ TEST_CASE("replay stops waiting for arrivals and reports what was served") {
   CHECK(Json::parse(first)["tokens"].size() == 3);
 }
 
+TEST_CASE("a signal ends export and leaves nothing of what it wrote") {
+  if (Missing()) return;
+  for (const int number : {SIGINT, SIGTERM}) {
+    const TempFolder folder;
+    const std::string output = folder / "out";
+    // Two gigabytes, of which few are written.
+    Child child({"export", "--model", "random:llama-3.2-1b", "--output", output});
+    for (int tries = 0; tries < 3000; ++tries) {
+      if (std::filesystem::exists(output + "/model.safetensors.partial")) break;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    REQUIRE(std::filesystem::exists(output + "/model.safetensors.partial"));
+    child.Signal(number);
+    CHECK(child.Wait() == 128 + number);
+    CHECK(child.output().empty());
+    CHECK_FALSE(std::filesystem::exists(output));
+  }
+}
+
 }  // namespace
 }  // namespace eventide
