@@ -197,10 +197,10 @@ CommandBody AddBenchDecode(CLI::App* app) {
   auto flags = std::make_shared<DecodeFlags>();
   AddModelFlags(app, &flags->engine);
   AddDeviceFlags(app, &flags->engine);
-  app->add_option("--batch", flags->batches, "Rows of a step: 1,8,16")
+  app->add_option("--batch", flags->batches, "Rows of a step, such as 1,8,16")
       ->delimiter(',')
       ->check(WholeNumber(1, 1024));
-  app->add_option("--context", flags->contexts, "Tokens in the KV cache of each row: 512,4096")
+  app->add_option("--context", flags->contexts, "Tokens in the KV cache of each row, such as 512,4096")
       ->delimiter(',')
       ->check(WholeNumber(1, 1 << 24));
   app->add_option("--tokens-per-row", flags->tokens_per_row,

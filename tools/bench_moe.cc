@@ -169,11 +169,12 @@ CommandBody AddBenchMoe(CLI::App* app) {
       ->check(CLI::IsMember({"auto", "static", "ticket"}));
   app->add_option("--routing", flags->routings,
                   "Where tokens go: uniform,zipf:S,one-hot,router,recorded:FILE")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(NotEmpty());
   app->add_option("--record", flags->record,
                   "Appends the last step's choice of --routing router to this file")
       ->check(NotEmpty());
-  app->add_option("--batch", flags->batches, "Rows of a step: 1,8,16")
+  app->add_option("--batch", flags->batches, "Rows of a step, such as 1,8,16")
       ->delimiter(',')
       ->check(WholeNumber(1, 1024));
   app->add_option("--context", flags->context, "Tokens in the KV cache of each row")

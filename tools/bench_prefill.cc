@@ -183,7 +183,7 @@ CommandBody AddBenchPrefill(CLI::App* app) {
   auto flags = std::make_shared<PrefillFlags>();
   AddModelFlags(app, &flags->engine);
   AddDeviceFlags(app, &flags->engine);
-  app->add_option("--chunk", flags->chunks, "Prompt tokens of the step's one row: 128,512,2048")
+  app->add_option("--chunk", flags->chunks, "Prompt tokens of the step's one row, such as 128,512,2048")
       ->delimiter(',')
       ->check(WholeNumber(1, 1 << 20));
   app->add_option("--context", flags->context, "Tokens in the KV cache before them")

@@ -334,13 +334,13 @@ CommandBody AddBenchShapes(CLI::App* app) {
   auto flags = std::make_shared<ShapesFlags>();
   AddModelFlags(app, &flags->engine);
   AddDeviceFlags(app, &flags->engine);
-  app->add_option("--batch", flags->batches, "Decode rows of a step: 1..256")
+  app->add_option("--batch", flags->batches, "Decode rows of a step, such as 1..256")
       ->delimiter(',')
       ->check(WholeNumbers(1, 1024));
-  app->add_option("--chunk", flags->chunks, "Prompt tokens of one row, alone in its step: 1..600")
+  app->add_option("--chunk", flags->chunks, "Prompt tokens of one row, alone in its step, such as 1..600")
       ->delimiter(',')
       ->check(WholeNumbers(1, 1 << 16));
-  app->add_option("--mixed", flags->mixed, "Decode rows beside a chunk: 1,8,64")
+  app->add_option("--mixed", flags->mixed, "Decode rows beside a chunk, such as 1,8,64")
       ->delimiter(',')
       ->check(WholeNumbers(1, 1023));
   app->add_option("--mixed-chunk", flags->mixed_chunk, "Prompt tokens of that chunk")

@@ -112,7 +112,7 @@ void AddDraftModelFlags(CLI::App* app, EngineFlags* flags) {
           ->check(NotEmpty())
           ->excludes(app->get_option("--speculate"));
   app->add_option("--draft-tokens", flags->draft_tokens,
-                  "Of --speculate-model, a row and step at most: 1 to 16; 4 if not given")
+                  "Of --speculate-model, a row and step at most")
       ->check(WholeNumber(1, kMaxDraftTokens))
       ->needs(model);
 }
@@ -171,7 +171,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                   "Tokens of one sequence; 0: the model's, at most 8192")
       ->check(WholeNumber(0, 1 << 24));
   app->add_option("--num-blocks,--num-pages", flags->num_blocks,
-                  "KV blocks; 0: for all sequences at full length, at most a quarter of memory")
+                  "KV blocks; 0: for all sequences at full length, at most a quarter of memory, on cuda 16 GiB")
       ->check(WholeNumber(0, INT32_MAX));
   app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching,!--no-prefix-cache",
                 flags->prefix_caching,

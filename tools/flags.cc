@@ -45,7 +45,30 @@ std::optional<double> ParseReal(const std::string& text) {
   return value;
 }
 
+class HelpFormatter : public CLI::Formatter {
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text = CLI::Formatter::make_option_opts(option);
+    const std::string value = option->get_default_str();
+    for (const std::string& shown : {"=" + value, " [" + value + "]"}) {  // of older and of newer ones
+      const size_t at = value.empty() ? std::string::npos : text.find(shown);
+      if (at != std::string::npos) return text.erase(at, shown.size());
+    }
+    return text;
+  }
+
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::string value = option->get_default_str();
+    if (value.starts_with('[')) value = value.substr(1, value.size() - 2);  // a list
+    const std::string& text = option->get_description();
+    return value.empty() ? text : absl::StrCat(text, " (default ", value, ")");
+  }
+};
+
 }  // namespace
+
+std::shared_ptr<CLI::Formatter> DefaultsBehindTexts() {
+  return std::make_shared<HelpFormatter>();
+}
 
 CLI::Validator WholeNumber(uint64_t low, uint64_t high) {
   const std::string range = absl::StrCat(low, " to ", high);

@@ -4,10 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace eventide {
+
+// Help texts that end with their flag's default, where it has one: CLI11 puts it in the midst of its type.
+std::shared_ptr<CLI::Formatter> DefaultsBehindTexts();
 
 // Decimal digits only, without leading zeros; for each element of a list.
 CLI::Validator WholeNumber(uint64_t low, uint64_t high);

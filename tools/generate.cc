@@ -163,7 +163,7 @@ CommandBody AddGenerate(CLI::App* app) {
   s.temperature = 0;
   app->add_option("--max-tokens,-n", s.max_tokens, "Tokens to generate at most")
       ->check(WholeNumber(1, UINT32_MAX));
-  app->add_option("--temperature", s.temperature, "0: greedy (the default)")
+  app->add_option("--temperature", s.temperature, "0: greedy")
       ->check(RealNumber(0, FLT_MAX));
   app->add_option("--top-k", s.top_k, "0: off")->check(WholeNumber(0, UINT32_MAX));
   app->add_option("--top-p", s.top_p, "Above 0; 1: off")->check(RealNumber(0, 1));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/command.h"
+#include "tools/flags.h"
 #include "tools/interrupt.h"
 #include "tools/version.h"
 
@@ -12,6 +13,15 @@ namespace eventide {
 namespace {
 
 constexpr char kUsagePayload[] = "eventide/usage";
+
+// What the parser found, as every other error, and where to read more.
+std::string UsageMessage(const CLI::App* app, const CLI::Error& error) {
+  std::string command = "eventide";
+  for (auto parsed = app->get_subcommands(); !parsed.empty(); parsed = parsed[0]->get_subcommands()) {
+    absl::StrAppend(&command, " ", parsed[0]->get_name());
+  }
+  return absl::StrCat("eventide: ", error.what(), "; ", command, " --help says more\n");
+}
 
 ProcessStart process;
 
@@ -22,6 +32,9 @@ int Run(int argc, char** argv) {
   CLI::App app(
       "Runs language models as event tensor programs: one kernel for every shape, no recompiling.");
   app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
+  app.formatter(DefaultsBehindTexts());
+  app.failure_message(&UsageMessage);
   app.set_version_flag("--version", "eventide " + Version(), "The version, and exit");
   app.footer(
       "Examples:\n"

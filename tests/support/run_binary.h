@@ -1,4 +1,4 @@
-// The binary as a user calls it: its exit code and what it prints on stdout.
+// The binary as a user calls it: its exit code and what it prints.
 #pragma once
 
 #include <sys/wait.h>
@@ -20,16 +20,24 @@ inline std::string Binary() {
   return std::string(EVENTIDE_BINARY_ROOT) + "/eventide";
 }
 
-// stdout only; stderr is dropped.
-inline Ran Run(const std::string& arguments) {
+inline Ran RunWith(const std::string& arguments, const std::string& redirections) {
   Ran ran;
-  FILE* pipe = popen(("'" + Binary() + "' " + arguments + " 2>/dev/null").c_str(), "r");
+  FILE* pipe = popen(("'" + Binary() + "' " + arguments + " " + redirections).c_str(), "r");
   REQUIRE(pipe != nullptr);
   char buffer[4096];
   for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) ran.out.append(buffer, n);
   const int status = pclose(pipe);
   ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return ran;
+}
+
+// stdout only; stderr is dropped.
+inline Ran Run(const std::string& arguments) {
+  return RunWith(arguments, "2>/dev/null");
+}
+// `out` is stderr; stdout is dropped.
+inline Ran RunForErrors(const std::string& arguments) {
+  return RunWith(arguments, "2>&1 >/dev/null");
 }
 
 inline bool Missing() {

@@ -1,5 +1,6 @@
 // Every flag of every command against values that it must not take: exit code 2 and nothing on
 // stdout, before a model is looked for. The model does not exist, so what is accepted ends with 1.
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <set>
@@ -152,6 +153,15 @@ const std::vector<Command>& Commands() {
              Real("--limit", {"0", "2.5"}, {"1001"}),
              Real("--seconds", {"0", "0.5"}, {"1e10"}),
              Real("--kv-gib", {"0", "1.5"}, {"1e7"})})},
+      {"bench moe", "",
+       With(With(With(kModelFlags, kDeviceFlags), kSeed),
+            {Whole("--batch", "1", "1024", {"0", "1025", "1,x", kBeyond64}),
+             Whole("--context", "1", "16777216", {"0", "16777217", kBeyond64}),
+             Whole("--steps", "1", "1000000", {"0", "1000001"}),
+             Whole("--warmup", "0", "1000000", {"1000001"}),
+             {"--policies", {"auto", "static,ticket"}, {"", "clc", "static,clc"}},
+             {"--routing", {"uniform", "zipf:1,router"}, {""}},
+             {"--record", {}, {"", "/no/such/folder/x"}}})},
       {"bench sync", "", {}},
       {"cache list", "", {}},
       {"cache clear", "", {}},
@@ -190,19 +200,54 @@ std::set<std::string> ListedFlags(const std::string& command) {
   return flags;
 }
 
+// Empty: the command has none.
+std::set<std::string> Subcommands(const std::string& command) {
+  const std::string help = Run(command + " --help").out;
+  std::set<std::string> names;
+  const size_t list = help.find("Subcommands:");
+  if (list == std::string::npos) return names;
+  std::istringstream lines(help.substr(list));
+  for (std::string text; std::getline(lines, text);) {
+    std::smatch match;
+    if (std::regex_search(text, match, std::regex("^  ([a-z]+) "))) names.insert(match[1].str());
+  }
+  names.erase("eventide");  // the examples below the list
+  return names;
+}
+
+TEST_CASE("--help says the default of every flag that takes a number or a name of a list") {
+  if (Missing()) return;
+  int told = 0;
+  for (const Command& command : Commands()) {
+    const std::string help = Run(command.name + " --help").out;
+    const std::regex flag("^  (-\\S+) ((?:INT|UINT|FLOAT)\\S*|TEXT:\\{\\S+)(.*)");
+    std::istringstream lines(help);
+    for (std::string text, next; std::getline(lines, text);) {
+      std::smatch match;
+      if (!std::regex_search(text, match, flag)) continue;
+      const bool list = text.find(" ...") != std::string::npos && match[2].str().starts_with("TEXT");
+      std::string texts = text;
+      if (text.find("  ", text.find(match[2].str())) == std::string::npos && std::getline(lines, next)) texts += next;
+      INFO(command.name << ": " << texts);
+      CHECK((list || texts.find("(default ") != std::string::npos));
+      CHECK(texts.find("=") == std::string::npos);
+      ++told;
+    }
+  }
+  CHECK(told > 100);
+  CHECK(Run("generate --help").out.find("Tokens of a KV block (default 16)") != std::string::npos);
+  CHECK(Run("bench decode --help").out.find("such as 1,8,16 (default 1)") != std::string::npos);
+}
+
 TEST_CASE("the table of flags names every command, and every flag that takes a value") {
   if (Missing()) return;
   std::set<std::string> known, listed;
-  for (const Command& command : Commands()) {
-    known.insert(command.name.substr(0, command.name.find(' ')));
+  for (const Command& command : Commands()) known.insert(command.name);
+  for (const std::string& name : Subcommands("")) {
+    const std::set<std::string> parts = Subcommands(name);
+    for (const std::string& part : parts) listed.insert(name + " " + part);
+    if (parts.empty()) listed.insert(name);
   }
-  const std::string help = Run("--help").out;
-  std::istringstream lines(help.substr(help.find("Subcommands:")));
-  for (std::string text; std::getline(lines, text);) {
-    std::smatch match;
-    if (std::regex_search(text, match, std::regex("^  ([a-z]+) "))) listed.insert(match[1].str());
-  }
-  listed.erase("eventide");  // the examples below the list
   CHECK(known == listed);
   for (const Command& command : Commands()) {
     INFO(command.name);
@@ -289,7 +334,13 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
     const Ran ran = Run(call);
     CHECK(ran.code == 2);
     CHECK(ran.out.empty());
+    const std::string errors = RunForErrors(call).out;
+    INFO(errors);
+    CHECK(errors.starts_with("eventide: "));
+    CHECK(std::count(errors.begin(), errors.end(), '\n') == 1);
   }
+  CHECK(RunForErrors("bench decode --model x --batch 0").out ==
+        "eventide: --batch: '0' is not a whole number from 1 to 1024; eventide bench decode --help says more\n");
 }
 
 TEST_CASE("what the model or the device cannot take is bad usage too") {
