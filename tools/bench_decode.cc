@@ -16,11 +16,9 @@ namespace {
 
 constexpr int kTimelineTasks = 8192;  // of a worker and role; the rings of 132 take 200 MiB
 
-struct DecodeFlags {
-  EngineFlags engine;
+struct DecodeFlags : StepBenchFlags {
   std::vector<int> batches = {1}, contexts = {512};
-  int steps = 100, warmup = 10, tokens_per_row = 1;
-  double kv_gib = 0;
+  int tokens_per_row = 1;
   std::string timeline;
 };
 
@@ -195,8 +193,7 @@ absl::Status RunBenchDecode(const DecodeFlags& flags) {
 
 CommandBody AddBenchDecode(CLI::App* app) {
   auto flags = std::make_shared<DecodeFlags>();
-  AddModelFlags(app, &flags->engine);
-  AddDeviceFlags(app, &flags->engine);
+  AddStepBenchFlags(app, flags.get());
   app->add_option("--batch", flags->batches, "Rows of a step, such as 1,8,16")
       ->delimiter(',')
       ->check(WholeNumber(1, 1024));
@@ -209,13 +206,7 @@ CommandBody AddBenchDecode(CLI::App* app) {
   AddSpeculateFlag(app, &flags->engine);
   AddDraftModelFlags(app, &flags->engine);
   AddExitFlags(app, &flags->engine);
-  app->add_option("--steps", flags->steps, "Steps that are timed")->check(WholeNumber(1, 1000000));
-  app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
-  app->add_option("--kv-gib", flags->kv_gib,
-                  "KV memory at most, in GiB; 0: what is free. Shapes beyond it are skipped")
-      ->check(RealNumber(0, 1e6));
-  app->add_option("--seed", flags->engine.seed, "Of inputs and KV contents")
-      ->check(WholeNumber(0, UINT64_MAX));
+  AddKvFlag(app, flags.get());
   app->add_option("--timeline", flags->timeline,
                   "Records the last step to this file (open it with Perfetto, or with eventide "
                   "inspect --timeline); times then include the recording")

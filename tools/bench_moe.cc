@@ -15,12 +15,11 @@
 namespace eventide {
 namespace {
 
-struct MoeFlags {
-  EngineFlags engine;
+struct MoeFlags : StepBenchFlags {
   std::vector<int> batches = {1};
   std::vector<std::string> policies = {};  // empty: the one of --policy
   std::vector<std::string> routings = {"uniform", "zipf:1", "zipf:1.5", "one-hot"};
-  int context = 512, steps = 100, warmup = 10;
+  int context = 512;
   std::string record;
 };
 
@@ -160,8 +159,7 @@ absl::Status RunBenchMoe(const MoeFlags& flags) {
 
 CommandBody AddBenchMoe(CLI::App* app) {
   auto flags = std::make_shared<MoeFlags>();
-  AddModelFlags(app, &flags->engine);
-  AddDeviceFlags(app, &flags->engine);
+  AddStepBenchFlags(app, flags.get());
   app->add_option(
          "--policies", flags->policies,
          "Several policies one after the other: auto,static,ticket. Each loads the model again")
@@ -179,10 +177,6 @@ CommandBody AddBenchMoe(CLI::App* app) {
       ->check(WholeNumber(1, 1024));
   app->add_option("--context", flags->context, "Tokens in the KV cache of each row")
       ->check(WholeNumber(1, 1 << 24));
-  app->add_option("--steps", flags->steps, "Steps that are timed")->check(WholeNumber(1, 1000000));
-  app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
-  app->add_option("--seed", flags->engine.seed, "Of inputs, KV contents and routes")
-      ->check(WholeNumber(0, UINT64_MAX));
   app->footer(
       "bytes: linears and the head once, experts that have tokens once, KV of all rows; floor: "
       "bytes\n"

@@ -14,11 +14,12 @@
 namespace eventide {
 namespace {
 
-struct PrefillFlags {
-  EngineFlags engine;
+struct PrefillFlags : StepBenchFlags {
+  PrefillFlags() { steps = 20, warmup = 3; }
+
   std::vector<int> chunks = {512};
-  int context = 0, steps = 20, warmup = 3;
-  double kv_gib = 0, peak_tflops = 0;
+  int context = 0;
+  double peak_tflops = 0;
 };
 
 // Of dense bf16 and fp16 products with float32 sums, as the vendor's data sheets state it; 0: not
@@ -181,24 +182,17 @@ absl::Status RunBenchPrefill(const PrefillFlags& flags) {
 
 CommandBody AddBenchPrefill(CLI::App* app) {
   auto flags = std::make_shared<PrefillFlags>();
-  AddModelFlags(app, &flags->engine);
-  AddDeviceFlags(app, &flags->engine);
+  AddStepBenchFlags(app, flags.get());
   app->add_option("--chunk", flags->chunks, "Prompt tokens of the step's one row, such as 128,512,2048")
       ->delimiter(',')
       ->check(WholeNumber(1, 1 << 20));
   app->add_option("--context", flags->context, "Tokens in the KV cache before them")
       ->check(WholeNumber(0, 1 << 24));
-  app->add_option("--steps", flags->steps, "Steps that are timed")->check(WholeNumber(1, 1000000));
-  app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
-  app->add_option("--kv-gib", flags->kv_gib,
-                  "KV memory at most, in GiB; 0: what is free. Chunks beyond it are skipped")
-      ->check(RealNumber(0, 1e6));
+  AddKvFlag(app, flags.get());
   app->add_option(
          "--peak-tflops", flags->peak_tflops,
          "Of the compute floor; 0: the card's data sheet where its name is known, else none")
       ->check(RealNumber(0, 1e6));
-  app->add_option("--seed", flags->engine.seed, "Of inputs and KV contents")
-      ->check(WholeNumber(0, UINT64_MAX));
   app->footer(
       "TFLOP/s: 2 x weights of the layers' linears x tokens, attention of every token with itself\n"
       "and those before it, the head for the chunk's last token, the only one that has logits;\n"

@@ -21,12 +21,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kAgain = 4;  // times as many steps for points that look like cliffs
 
-struct ShapesFlags {
-  EngineFlags engine;
+struct ShapesFlags : StepBenchFlags {
+  ShapesFlags() { steps = 5, warmup = 1; }
+
   std::vector<std::string> batches, chunks, mixed;
   int context = 512, chunk_context = 0, mixed_chunk = 512;
-  int steps = 5, warmup = 1;
-  double limit_percent = 5, kv_gib = 0, seconds = 0;
+  double limit_percent = 5, seconds = 0;
 };
 
 struct Point {
@@ -332,8 +332,7 @@ absl::Status RunBenchShapes(const ShapesFlags& flags) {
 
 CommandBody AddBenchShapes(CLI::App* app) {
   auto flags = std::make_shared<ShapesFlags>();
-  AddModelFlags(app, &flags->engine);
-  AddDeviceFlags(app, &flags->engine);
+  AddStepBenchFlags(app, flags.get());
   app->add_option("--batch", flags->batches, "Decode rows of a step, such as 1..256")
       ->delimiter(',')
       ->check(WholeNumbers(1, 1024));
@@ -349,20 +348,13 @@ CommandBody AddBenchShapes(CLI::App* app) {
       ->check(WholeNumber(1, 1 << 24));
   app->add_option("--chunk-context", flags->chunk_context, "Tokens in the KV cache before a chunk")
       ->check(WholeNumber(0, 1 << 24));
-  app->add_option("--steps", flags->steps, "Steps that are timed, of each shape")
-      ->check(WholeNumber(1, 1000000));
-  app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
   app->add_option("--limit", flags->limit_percent,
                   "Per cent of the line through its neighbours that a point may be off")
       ->check(RealNumber(0, 1000));
   app->add_option("--seconds", flags->seconds,
                   "Ends measuring after so long; shapes left out are listed. 0: all are measured")
       ->check(RealNumber(0, 1e9));
-  app->add_option("--kv-gib", flags->kv_gib,
-                  "KV memory at most, in GiB; 0: what is free. Shapes beyond it are left out")
-      ->check(RealNumber(0, 1e6));
-  app->add_option("--seed", flags->engine.seed, "Of inputs and KV contents")
-      ->check(WholeNumber(0, UINT64_MAX));
+  AddKvFlag(app, flags.get());
   app->footer(
       "Without --batch, --chunk and --mixed: 1..256, 1..600 and 1,8,64, else what is given; mixed\n"
       "steps first. Times are medians, of steps on their device. A point beyond the limit lies\n"

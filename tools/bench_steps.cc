@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "tools/flags.h"
 
 namespace eventide {
 namespace {
@@ -25,6 +26,21 @@ absl::StatusOr<int64_t> KvBudget(const StepBenchSetup& setup, double kv_gib) {
 }
 
 }  // namespace
+
+void AddStepBenchFlags(CLI::App* app, StepBenchFlags* flags) {
+  AddModelFlags(app, &flags->engine);
+  AddDeviceFlags(app, &flags->engine);
+  app->add_option("--steps", flags->steps, "Steps that are timed, of each shape")->check(WholeNumber(1, 1000000));
+  app->add_option("--warmup", flags->warmup, "Steps before them")->check(WholeNumber(0, 1000000));
+  app->add_option("--seed", flags->engine.seed, "Of inputs, KV contents, experts' routes")
+      ->check(WholeNumber(0, UINT64_MAX));
+}
+
+void AddKvFlag(CLI::App* app, StepBenchFlags* flags) {
+  app->add_option("--kv-gib", flags->kv_gib,
+                  "KV memory at most, in GiB; 0: what is free. Shapes beyond it are left out and listed")
+      ->check(RealNumber(0, 1e6));
+}
 
 absl::StatusOr<StepBenchSetup> OpenStepBench(const EngineFlags& flags, double kv_gib) {
   if (flags.device == "sim") {

@@ -11,6 +11,16 @@
 
 namespace eventide {
 
+struct StepBenchFlags {
+  EngineFlags engine;
+  int steps = 100, warmup = 10;
+  double kv_gib = 0;
+};
+// --model, --dtype, --json, --device, --workers, --policy, --block-size, --steps, --warmup, --seed.
+void AddStepBenchFlags(CLI::App* app, StepBenchFlags* flags);
+// --kv-gib.
+void AddKvFlag(CLI::App* app, StepBenchFlags* flags);
+
 struct StepBenchSetup {
   OpenedModel model, draft_model;
   ReadCeiling ceiling;
