@@ -33,7 +33,12 @@ static_assert(sizeof(Row) == 16, "Row");
 inline constexpr u32 kMaxStopTokens = 8;
 inline constexpr u32 kMaxDraftTokens = 16;  // of a row in one step
 
-enum SlotFinish : u32 { kSlotRunning = 0, kSlotStopped = 1, kSlotLength = 2 };
+enum SlotFinish : u32 {
+  kSlotRunning = 0,
+  kSlotStopped = 1,
+  kSlotLength = 2,
+  kSlotNoNumber = 3,  // no logit of the next token was a number: nothing to go on with
+};
 
 // A sequence that a draft model speculates on has a slot in both models, and one history for the two.
 enum SlotRole : u32 {

@@ -9,7 +9,8 @@
 // Gumbel noise among what they keep. The noise is a function of the request's key, the token's position
 // and its id, so a draw depends on nothing else in the batch.
 //
-// Order everywhere: logit descending, then id ascending; NaN is lower than every number.
+// Order everywhere: logit descending, then id ascending; NaN is lower than every number. Where no logit is a
+// number nothing is drawn and the sequence ends.
 #pragma once
 
 #include "device/loop.h"
@@ -77,6 +78,7 @@ struct Sample {
   }
 
  private:
+  static constexpr i32 kNoToken = -1;
   static constexpr i32 kMemory = Max(kSelectMemory, kLargestMemory);  // floats
 
   // What the leader tells the others.
@@ -145,6 +147,10 @@ struct Sample {
     EVT_ROLLED
     for (i32 i = 0; right && finish == kSlotRunning; ++i) {
       const i32 token = ending.token[i];
+      if (token == kNoToken) {
+        finish = kSlotNoNumber;
+        break;
+      }
       right = token == ending.draft[i];
       history[length] = token;
       ++length;
@@ -181,7 +187,7 @@ struct Sample {
     for (u32 i = 0; i < result.count; ++i) out.tokens[i] = ending.token[i];
   }
 
-  // A token for the position `at` behind the history's end.
+  // A token for the position `at` behind the history's end, or kNoToken.
   //
   // Top-p needs no search: the best noisy logit of all is drawn, and if what comes before it in the order
   // has the wanted share already, so has what comes before anything behind it, and only what comes before
@@ -210,7 +216,8 @@ struct Sample {
         });
         if (turn == Turn::kTop) {
           top = OrderOf(best.value, best.id);
-          // Also when no logit is a number above -infinity: no distribution to draw from.
+          if (best.value != best.value) return kNoToken;
+          // Also when no logit is above -infinity: no distribution to draw from.
           if (!(slot.temperature > 0.0f) || !(best.value > BitsFloat(0xff800000u))) return best.id;
           constexpr float kLog2E = 1.4426950408889634f;
           row.top = best.value;

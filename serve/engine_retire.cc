@@ -92,7 +92,7 @@ void Engine::FollowDevice(const Flight& flight, const StepOutcome& outcome) {
 void Engine::TakeRow(Entry* entry, const Row& row, const RowResult& result) {
   const bool sampled = row.sampling == kRowSample;
   const size_t most = sampled ? 1 + size_t{row.draft_length} : 0;
-  if (result.tokens.size() > most || (sampled && result.tokens.empty())) {
+  if (result.tokens.size() > most || (sampled && result.tokens.empty() && !result.no_number)) {
     Finish(entry, FinishReason::kError,
            absl::InternalError(absl::StrCat("slot ", row.slot, ": the runner returned ",
                                             result.tokens.size(), " tokens for a row that yields ",
@@ -116,6 +116,13 @@ void Engine::TakeRow(Entry* entry, const Row& row, const RowResult& result) {
   if (reason != FinishReason::kNone) {
     absl::Status status = output.status;  // not OK for kError only
     Finish(entry, reason, std::move(status), std::move(output));
+  } else if (result.no_number) {
+    Finish(entry, FinishReason::kError,
+           absl::DataLossError(absl::StrCat(
+               "request ", entry->request.id, ": behind ", entry->history.size(),
+               " tokens no logit is a number (NaN): the model's values leave the range of their type, or the "
+               "checkpoint is broken; where --dtype is float16, choose bfloat16")),
+           std::move(output));
   } else if (result.finished) {
     Finish(
         entry, FinishReason::kError,

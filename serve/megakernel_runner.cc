@@ -309,6 +309,7 @@ absl::Status MegakernelRunner::ReadResults(const Flight& flight, std::vector<Row
     out.accepted = result.accepted;
     out.tokens.assign(result.tokens, result.tokens + result.count);
     out.finished = result.finish != kSlotRunning;
+    out.no_number = result.finish == kSlotNoNumber;
     rows->push_back(std::move(out));
   }
   return absl::OkStatus();

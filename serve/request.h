@@ -50,7 +50,7 @@ enum class FinishReason {
   kStop,    // end-of-sequence, stop token or stop string
   kLength,  // max_tokens or the model's length
   kAbort,   // cancelled
-  kError,   // a step failed, or the runner broke its contract
+  kError,   // a step failed, the runner broke its contract, or no logit was a number
 };
 
 // "stop", "length", "abort", "error"; "" for kNone.

@@ -15,7 +15,8 @@
 //     itself, appends 1 to 1 + draft_length tokens, and leaves context = history_length - 1. Drafts
 //     never reach past max_length: KV is written at positions below max_length - 1 only.
 //   * The slot ends when a stop token is appended at a history length (after appending) of at least
-//     min_length, or when the length reaches max_length. Nothing is appended after that.
+//     min_length, or when the length reaches max_length, or where a token has no logit that is a number:
+//     none is appended then. Nothing is appended after that.
 // KV of position p of a slot lies in block_table[slot][p / block_size]. The host has reserved
 // blocks for the longest outcome of all submitted steps before it submits them.
 //
@@ -91,6 +92,7 @@ struct RowResult {
   uint32_t accepted = 0;        // of its query_length - 1 drafts, where the device knew the length
   std::vector<TokenId> tokens;  // appended by this step, in order
   bool finished = false;        // the slot has ended, in this step or before
+  bool no_number = false;       // because no logit of the token behind `tokens` was a number
 };
 
 // A retired step: `rows` in the order of StepInput::rows; or `status` is an error that says what

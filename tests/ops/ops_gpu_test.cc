@@ -145,6 +145,7 @@ TEST_CASE("sampling on a GPU: exact supports and frequencies, greedy ties to the
   CHECK(Support(kGpu, Sampled(tied, 1, 0, 0.71f)) == std::set<int>{0, 1, 2});
   CHECK(Support(kGpu, Sampled({NAN, 1.0f, NAN, 1.0f}, 1, 3, 1.0f)) == std::set<int>{1, 3});
   CHECK(Support(kGpu, Sampled({3.0f, 7.0f, 7.0f}, 0, 0, 1.0f)) == std::set<int>{1});
+  CheckNoNumber(kGpu);
   std::vector<SampleRow> rows;
   for (int r = 0; r < 12; ++r) {
     std::vector<float> wide(50000);

@@ -151,6 +151,39 @@ inline SampleRow Sampled(std::vector<float> logits, float temperature, u32 top_k
   return row;
 }
 
+// Rows that have no number to draw, some behind drafts that are right, end where that is; others live on.
+inline void CheckNoNumber(const OpBackend& backend) {
+  const std::vector<float> none(40, NAN);
+  std::vector<float> three(40, NAN);
+  three[3] = -5.0f;
+  std::vector<SampleRow> rows;
+  for (const SampleRow& row : {Sampled(none, 0, 0, 1.0f), Sampled(three, 0, 0, 1.0f), Sampled(none, 1, 5, 0.5f),
+                               Sampled(none, 1, 0, 1.0f), Sampled(std::vector<float>(40, -INFINITY), 1, 0, 1.0f)}) {
+    rows.push_back(row);
+  }
+  for (const i32 draft : {3, 4}) {  // right, so that the next token is looked at, and wrong
+    rows.push_back(Sampled(three, 0, 0, 1.0f));
+    rows.back().drafts = {draft, 9};
+    rows.back().more = {none, three};
+  }
+  for (SampleRow& row : rows) row.slot.history_length = 3, row.slot.context_length = 2;
+  SampleCase sample(backend, rows);
+  const std::vector<StepResult> results = sample.Run();
+  const std::vector<SlotState> slots = sample.Slots();
+  const u32 count[] = {0, 1, 0, 0, 1, 1, 1};
+  const bool ends[] = {true, false, true, true, false, true, false};
+  const i32 token[] = {-7, 3, -7, -7, 0, 3, 3};
+  for (int r = 0; r < 7; ++r) {
+    INFO("row " << r);
+    CHECK(results[r].count == count[r]);
+    CHECK(results[r].finish == (ends[r] ? kSlotNoNumber : kSlotRunning));
+    CHECK(slots[r].finish == results[r].finish);
+    CHECK(slots[r].history_length == 3 + count[r]);
+    CHECK((PaceOf(slots[r].pace, 1000) == kPaceEnded) == ends[r]);
+    CHECK(sample.History(r)[3] == token[r]);
+  }
+}
+
 inline std::vector<float> Logs(const std::vector<double>& probabilities) {
   std::vector<float> logits;
   for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));

@@ -128,5 +128,30 @@ TEST_CASE("a draft model's row draws from its last token alone, and counts as it
   }
 }
 
+TEST_CASE("a draft model without a number to draw leaves its partner the drafts that it has, and no others") {
+  for (const OpBackend& backend : HostBackends()) {
+    INFO(backend.name);
+    for (const u32 drafts : {0u, 1u, 5u}) {
+      SampleRow row;
+      row.logits = std::vector<float>(kVocab, NAN);
+      row.sampling = kRowSample | kRowKnown;
+      row.slot.history_length = 10 + drafts;
+      row.slot.context_length = 9 + drafts;
+      row.slot.role = kSlotDrafts;
+      row.partner = SlotState{};
+      row.partner->role = kSlotVerifies;
+      row.partner->history_length = 10;
+      row.partner->max_length = 60;
+      SampleCase sample(backend, {row});
+      CHECK(sample.Run()[0].count == 0);
+      CHECK(sample.Slots()[0].finish == kSlotNoNumber);
+      CHECK(sample.Slots()[0].history_length == 10 + drafts);
+      CHECK(PaceOf(sample.Slots()[0].pace, 1) == kPaceEnded);
+      CHECK(PaceOf(sample.Partners()[0].pace, 0) == drafts);
+      CHECK(sample.Partners()[0].finish == kSlotRunning);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace eventide

@@ -69,6 +69,41 @@ TEST_CASE("A prompt up to the model's length yields one token") {
   CHECK(h.Outcome("a").finish_reason == FinishReason::kLength);
 }
 
+TEST_CASE("A request whose logits are no numbers ends with an error that names it; the others live on") {
+  for (const uint32_t drafts : {0u, 3u}) {
+    for (uint64_t seed = 1; seed <= 30; ++seed) {
+      FakeRunnerOptions fake;
+      fake.seed = seed;
+      // Behind 20 tokens of one of the prompts; drafts may get there in the middle of a row.
+      fake.no_number = [](const std::vector<TokenId>& history) { return history.size() == 20 && history[0] == 42; };
+      RunnerInfo info = Info();
+      info.max_draft_tokens = drafts;
+      EngineOptions options;
+      options.draft_tokens = drafts;
+      Harness h(info, options, fake);
+      Request broken = h.Make("broken", 7, 50);
+      broken.prompt[0] = 42;
+      REQUIRE(h.Add("before", 10, 50).ok());
+      REQUIRE(h.Add(broken).ok());
+      REQUIRE(h.Add("behind", 12, 50).ok());
+      h.Finish();
+      const RequestOutput outcome = h.Outcome("broken");
+      CHECK(outcome.finish_reason == FinishReason::kError);
+      CHECK(absl::IsDataLoss(outcome.status));
+      for (const char* part : {"request broken", "20 tokens", "NaN", "bfloat16"}) {
+        CHECK(std::string(outcome.status.message()).find(part) != std::string::npos);
+      }
+      CHECK(h.Tokens("broken").size() == 13);
+      for (const char* id : {"before", "behind"}) {
+        CHECK(h.Outcome(id).finish_reason == FinishReason::kLength);
+        CHECK(h.Tokens(id).size() == 50);
+      }
+      CHECK(h.engine().stats().finished_error == 1);
+      CHECK(h.engine().stats().failed_steps == 0);
+    }
+  }
+}
+
 TEST_CASE("Bad sampling values are refused with the field's name") {
   Harness h(Info());
   auto refused = [&](const char* field, auto change) {

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -34,6 +35,8 @@ struct FakeRunnerOptions {
   int64_t step_ns = 1'000'000;  // of `clock`, for each step
   ManualClock* clock = nullptr;
   double step_ms = -1, gap_ms = -1;  // what StepOutcome says
+  // Whether no logit behind this history is a number.
+  std::function<bool(const std::vector<TokenId>&)> no_number = nullptr;
   bool tokens_depend_on_rows = false;  // a device whose tokens are not the request's alone
 };
 
@@ -231,6 +234,10 @@ class FakeRunner final : public StepRunner {
       if (d > 0) {
         Kv(slot, slot.context) = Prefix(slot, slot.context);
         ++slot.context;
+      }
+      if (options_.no_number && options_.no_number(slot.history)) {
+        slot.finished = result.no_number = true;
+        break;
       }
       TokenId token = Sample(slot);
       slot.history.push_back(token);

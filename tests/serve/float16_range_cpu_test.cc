@@ -1,13 +1,14 @@
 // float16 holds what its norms' producers store wherever it holds the residual itself.
 #include <cmath>
 
+#include "serve/engine.h"
 #include "serve/score.h"
 #include "tests/support/loud_model.h"
 
 namespace eventide {
 namespace {
 
-std::vector<TokenScore> Scores(const WeightSource& source, DType storage) {
+std::unique_ptr<MegakernelRunner> MakeRunner(const WeightSource& source, DType storage) {
   RunnerOptions options;
   options.backend.device = "cpu";
   options.backend.workers = 2;
@@ -16,12 +17,18 @@ std::vector<TokenScore> Scores(const WeightSource& source, DType storage) {
   options.limits.max_tokens = 64;
   options.limits.max_outputs = 64;
   options.limits.max_model_len = 64;
-  const auto runner = MegakernelRunner::Create(source, options);
+  options.limits.num_blocks = 8;
+  auto runner = MegakernelRunner::Create(source, options);
   INFO(runner.status());
   REQUIRE(runner.ok());
+  return *std::move(runner);
+}
+
+std::vector<TokenScore> Scores(const WeightSource& source, DType storage) {
+  const auto runner = MakeRunner(source, storage);
   std::vector<TokenId> tokens;
   for (int i = 0; i < 48; ++i) tokens.push_back(i * 31 % 257);
-  const auto scores = ScoreTokens(runner->get(), tokens, 0);
+  const auto scores = ScoreTokens(runner.get(), tokens, 0);
   REQUIRE(scores.ok());
   return *scores;
 }
@@ -45,6 +52,27 @@ TEST_CASE("a residual within float16's range and gains that leave it give float3
   INFO("float16 " << half_error << ", bfloat16 " << brain_error);
   CHECK(half_error < brain_error);  // it has three bits more
   CHECK(half_error > 0);
+}
+
+TEST_CASE("a request of a model whose values are no numbers ends with an error that says so, not with tokens") {
+  const LoudModel model(NAN);
+  for (const DType storage : {DType::kF16, DType::kBF16, DType::kF32}) {
+    const auto runner = MakeRunner(model, storage);
+    SteadyClock clock;
+    const auto engine = Engine::Create(runner.get(), &clock, {});
+    REQUIRE(engine.ok());
+    Request request;
+    request.id = "loud";
+    for (int i = 0; i < 20; ++i) request.prompt.push_back(i * 31 % 257);
+    request.sampling.max_tokens = 8;
+    RequestOutput last;
+    REQUIRE((*engine)->AddRequest(request, [&](const RequestOutput& output) { last = output; }).ok());
+    while ((*engine)->HasWork()) REQUIRE((*engine)->Step().ok());
+    INFO(DTypeName(storage) << ": " << last.status);
+    CHECK(last.finish_reason == FinishReason::kError);
+    CHECK(absl::IsDataLoss(last.status));
+    CHECK(last.output_tokens == 0);
+  }
 }
 
 }  // namespace
