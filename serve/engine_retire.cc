@@ -118,10 +118,7 @@ void Engine::TakeRow(Entry* entry, const Row& row, const RowResult& result) {
     Finish(entry, reason, std::move(status), std::move(output));
   } else if (result.no_number) {
     Finish(entry, FinishReason::kError,
-           absl::DataLossError(absl::StrCat(
-               "request ", entry->request.id, ": behind ", entry->history.size(),
-               " tokens no logit is a number (NaN): the model's values leave the range of their type, or the "
-               "checkpoint is broken; where --dtype is float16, choose bfloat16")),
+           NoNumbers(absl::StrCat("request ", entry->request.id, ": behind ", entry->history.size(), " tokens")),
            std::move(output));
   } else if (result.finished) {
     Finish(

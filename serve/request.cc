@@ -20,6 +20,12 @@ absl::Status Invalid(const Request& request, const std::string& what) {
 
 }  // namespace
 
+absl::Status NoNumbers(absl::string_view where) {
+  return absl::DataLossError(absl::StrCat(
+      where, " the logits are no numbers (NaN): the model's values leave the range of their type, or the checkpoint "
+      "is broken; where --dtype is float16, choose bfloat16"));
+}
+
 const char* FinishReasonName(FinishReason reason) {
   switch (reason) {
     case FinishReason::kNone:

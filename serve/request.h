@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace eventide {
 
@@ -52,6 +53,9 @@ enum class FinishReason {
   kAbort,   // cancelled
   kError,   // a step failed, the runner broke its contract, or no logit was a number
 };
+
+// Of logits that are no numbers; `where` begins the sentence.
+absl::Status NoNumbers(absl::string_view where);
 
 // "stop", "length", "abort", "error"; "" for kNone.
 const char* FinishReasonName(FinishReason reason);

@@ -45,7 +45,7 @@ TokenScore ScoreLogits(std::span<const float> logits, TokenId token, int top) {
   const double normaliser = double{largest} + std::log(sum);
   TokenScore score;
   score.logprob = double{logits[token]} - normaliser;
-  if (top == 0) return score;
+  if (top == 0 || std::isnan(normaliser)) return score;
   std::vector<TokenId> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::partial_sort(ids.begin(), ids.begin() + top, ids.end(), [&](TokenId a, TokenId b) {
@@ -84,6 +84,7 @@ absl::StatusOr<std::vector<TokenScore>> ScoreTokens(MegakernelRunner* runner,
     for (size_t i = 0; i < count && first + i + 1 < tokens.size(); ++i) {
       const std::span<const float> position(logits.data() + i * vocab, vocab);
       scores.push_back(ScoreLogits(position, tokens[first + i + 1], top));
+      if (std::isnan(scores.back().logprob)) return NoNumbers(absl::StrCat("behind ", first + i + 1, " tokens"));
     }
   }
   return scores;

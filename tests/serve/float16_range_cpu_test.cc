@@ -72,6 +72,11 @@ TEST_CASE("a request of a model whose values are no numbers ends with an error t
     CHECK(last.finish_reason == FinishReason::kError);
     CHECK(absl::IsDataLoss(last.status));
     CHECK(last.output_tokens == 0);
+    for (const int top : {0, 5}) {
+      const absl::Status scored = ScoreTokens(MakeRunner(model, storage).get(), request.prompt, top).status();
+      CHECK(absl::IsDataLoss(scored));
+      CHECK(std::string(scored.message()).starts_with("behind 1 tokens the logits are no numbers"));
+    }
   }
 }
 
