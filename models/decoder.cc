@@ -105,9 +105,9 @@ class Builder {
     return operands;
   }
 
-  // Row tiles of a task: a grid of some 128 tasks keeps a GPU's workers busy, and a task's beginning costs as
-  // much as several pages.
-  static int Together(int tiles) { return std::max(1, tiles / 128); }
+  // Row tiles of a task: a grid of at most some 130 tasks keeps a GPU's workers busy, and a second task for some of
+  // them costs as much as several pages.
+  static int Together(int tiles) { return CeilDiv(tiles, 132); }
 
   // `packed_rows`: with the rows that pad the weight to whole tiles.
   LinearParams ParamsOf(LinearParams::Epilogue epilogue, int rows, int packed_rows, int k) const {

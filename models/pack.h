@@ -21,7 +21,7 @@ namespace eventide {
 // Rows of a packed tile where a job does not say otherwise; bits do not depend on it.
 inline constexpr int kTileRows = 32;
 // The height of a linear's tiles: small linears have too few tiles of 32 rows to keep every worker busy.
-constexpr int TileRows(int64_t packed_rows) { return packed_rows >= 4096 ? kTileRows : 16; }
+constexpr int TileRows(int64_t packed_rows) { return packed_rows > 16 * 128 ? kTileRows : 16; }
 
 // Rows [packed_row, packed_row + rows) are rows [source_row, ...) of source `source`.
 struct RowSpan {
