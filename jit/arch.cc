@@ -8,7 +8,8 @@ namespace eventide {
 namespace {
 
 constexpr const char* kCopyByThreads = "device/arch/sm80.cuh";
-constexpr const char* kBulkCopy = "device/arch/sm90.cuh";
+constexpr const char* kWarpgroups = "device/arch/sm90.cuh";
+constexpr const char* kBulkCopy = "device/arch/sm100.cuh";
 constexpr const char* kBulkCopyFixedRegisters = "device/arch/sm120.cuh";
 
 // Shared memory: CUDA programming guide, technical specifications per compute capability.
@@ -16,7 +17,7 @@ constexpr GpuArch kArchs[] = {
     {"sm_80", 8, 0, 163 * 1024, kCopyByThreads, false, false, false, false, false},
     {"sm_86", 8, 6, 99 * 1024, kCopyByThreads, false, false, false, false, false},
     {"sm_89", 8, 9, 99 * 1024, kCopyByThreads, false, false, false, false, false},
-    {"sm_90a", 9, 0, 227 * 1024, kBulkCopy, true, true, true, true, false},
+    {"sm_90a", 9, 0, 227 * 1024, kWarpgroups, true, true, true, true, false},
     {"sm_100a", 10, 0, 227 * 1024, kBulkCopy, true, true, false, true, true},
     {"sm_103a", 10, 3, 227 * 1024, kBulkCopy, true, true, false, true, true},
     {"sm_120a", 12, 0, 99 * 1024, kBulkCopyFixedRegisters, true, false, false, false, true},

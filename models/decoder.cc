@@ -35,7 +35,9 @@ class Builder {
         shape_(c_),
         variant_(VariantOf(decoder->storage)),
         element_bytes_(static_cast<int>(DTypeSize(decoder->storage))),
-        tile_(Linear::TileTokens(element_bytes_)),
+        team_(Team()),
+        tile_(Linear::TileTokens(element_bytes_) * team_),
+        head_tile_(Linear::TileTokens(element_bytes_)),
         rows_(g_.AddSymbol("rows", 0, d_.limits.max_rows)),
         tokens_(g_.AddSymbol("tokens", 0, d_.limits.max_tokens)),
         token_tiles_(CeilDiv(tokens_, tile_)),
@@ -67,7 +69,7 @@ class Builder {
     attn_done_ = g_.AddEvents("attn_done", {c_.layers, c_.kv_heads});
     o_done_ = g_.AddEvents("o_done", {c_.layers, token_tiles_});
     if (!c_.IsMoe()) act_done_ = g_.AddEvents("act_done", {c_.layers, token_tiles_});
-    xf_ready_ = g_.AddEvents("xf_ready", {CeilDiv(d_.limits.max_outputs, tile_)});
+    xf_ready_ = g_.AddEvents("xf_ready", {CeilDiv(d_.limits.max_outputs, head_tile_)});
     logits_done_ = g_.AddEvents("logits_done", {1});
     if (!d_.HasExits()) return;
     embedded_ = g_.AddEvents("embedded", {token_tiles_});
@@ -114,6 +116,7 @@ class Builder {
     LinearParams params = {};
     params.tile_rows = TileRows(packed_rows);
     params.tiles = Together(packed_rows / params.tile_rows);
+    params.team = team_;
     params.tokens = dim_tokens_;
     params.count_index = -1;
     params.rows = rows;
@@ -121,6 +124,27 @@ class Builder {
     params.epilogue = epilogue;
     params.epsilon = c_.rms_eps;
     return params;
+  }
+
+  // How many tasks of every linear of a layer may work together: its tile of tokens, which events count, is the same in
+  // all. A team is of one KV head, and never larger than what is left.
+  int Team() const {
+    constexpr int kTeam = 4;
+    if (c_.IsMoe() || d_.HasExits()) return 1;
+    const int qkv_rows = QkvTiles() * TileRows(shape_.qkv_rows);
+    if (shape_.qkv_stride / qkv_rows % kTeam != 0) return 1;
+    for (const int packed_rows : {shape_.hidden_rows, shape_.mlp_rows}) {
+      const int row_tiles = packed_rows / TileRows(packed_rows);
+      if (CeilDiv(row_tiles, Together(row_tiles)) % kTeam != 0) return 1;
+    }
+    return kTeam;
+  }
+  // A task's rows are of one KV head.
+  int QkvTiles() const {
+    const int rows = TileRows(shape_.qkv_rows);
+    int tiles = Together(shape_.qkv_rows / rows);
+    while (shape_.qkv_stride % (tiles * rows) != 0) --tiles;
+    return tiles;
   }
 
   static int RowsOf(const LinearParams& params) { return params.tiles * params.tile_rows; }
@@ -167,8 +191,7 @@ class Builder {
   void AttentionBlock() {
     LinearParams params =
         ParamsOf(LinearParams::kStore, shape_.qkv_rows, shape_.qkv_rows, c_.hidden);
-    // A task's rows are of one KV head.
-    while (shape_.qkv_stride % RowsOf(params) != 0) --params.tiles;
+    params.tiles = QkvTiles();
     const int tasks_per_head = shape_.qkv_stride / RowsOf(params);
     std::vector<Operand> qkv = LinearOperands(PerLayer(t_.qkv_w.weight), Groups(t_.xa));
     qkv[LinearOperand::kSums] = Tokens(t_.ssq_a);
@@ -281,7 +304,7 @@ class Builder {
            Operand(t_.xf).Region({At(0), TileColumns(FinalNorm::kColumns * 8, ActivationGroup(c_.hidden))})},
           FinalNorm::Params{c_.hidden, c_.rms_eps},
           {CeilDiv(outputs_, FinalNorm::kTokens), CeilDiv(c_.hidden, FinalNorm::kColumns)}, variant_);
-    norm.Notify(xf_ready_, {At(0) / (tile_ / FinalNorm::kTokens)});
+    norm.Notify(xf_ready_, {At(0) / (head_tile_ / FinalNorm::kTokens)});
     if (exits) {
       // Of those who left at the last point, and, whether it has tasks or not, behind the last layer.
       norm.Wait(t_.exits.settled, {IndexRange(t_.exits.points.last, c_.layers + 1), 0});
@@ -289,8 +312,8 @@ class Builder {
       norm.Wait(x_ready_, {c_.layers, IndexRange(0, token_tiles_)});
     }
 
-    const Expr first = At(0) * (tile_ / 8);
-    const IndexRange groups(first, Min(first + tile_ / 8, CeilDiv(outputs_, 8)));
+    const Expr first = At(0) * (head_tile_ / 8);
+    const IndexRange groups(first, Min(first + head_tile_ / 8, CeilDiv(outputs_, 8)));
     std::vector<Operand> head =
         LinearOperands(Operand(TensorId{t_.head_w.weight}, 0), Operand(t_.xf).Region({groups}));
     head[LinearOperand::kCount] = t_.counts;
@@ -299,9 +322,10 @@ class Builder {
     LinearParams params =
         ParamsOf(LinearParams::kLogits, c_.vocab, shape_.vocab_rows, c_.hidden);
     params.count_index = kCountOutputs;
+    params.team = 1;
     params.output_stride = d_.logits_stride;
     g_.Call<Linear>("head", head, params,
-                    {CeilDiv(outputs_, tile_), Tasks(params, shape_.vocab_rows)}, variant_)
+                    {CeilDiv(outputs_, head_tile_), Tasks(params, shape_.vocab_rows)}, variant_)
         .Wait(xf_ready_, {At(0)})
         .Notify(logits_done_, {0});
     g_.Call<Sample>("sample",
@@ -340,7 +364,8 @@ class Builder {
   const ModelConfig& c_;
   const DecoderShape shape_;
   const int variant_, element_bytes_;
-  const int tile_;  // tokens of a linear's task
+  const int team_;  // LinearParams
+  const int tile_, head_tile_;  // tokens of a tile of a linear, of the head
   const Expr rows_, tokens_, token_tiles_;
   const DimRef dim_tokens_;
   const DecoderTensors t_;

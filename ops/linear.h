@@ -29,7 +29,7 @@ struct Linear {
       /*starts_early=*/true, /*even_tasks=*/true};
   using Params = LinearParams;
 
-  // Tokens of a task: as many as have one step of all segments in a page.
+  // Tokens that a task multiplies: as many as have one step of all segments in a page.
   static EVT_FN constexpr i32 TileTokens(i32 element_bytes) {
     return static_cast<i32>(kPageBytes) / (kSegments * 16 * element_bytes);
   }
@@ -40,23 +40,52 @@ struct Linear {
   static EVT_FN const ExpertTile& TileOf(const Task<Params>& t) {
     return t.Operand<const ExpertTile>(LinearOperand::kTiles)[t.at.at[0]];
   }
-  // The task's first token, or slot.
-  static EVT_FN i32 First(const Task<Params>& t, i32 tile_tokens) {
-    return t.params().expert_tiles > 0 ? TileOf(t).group * 8 : t.at.at[0] * tile_tokens;
-  }
-  static EVT_FN i32 Tokens(const Task<Params>& t, i32 tile_tokens) {
+  // What a task multiplies: row tiles (of all experts in turn) and tokens, or slots.
+  struct Part {
+    i32 tile, tiles, token, tokens;
+  };
+  // With few tokens, each task has its own rows and all of them. With more, tasks of a team have each other's rows, too,
+  // and a part of the tokens: products of large tiles need fewer bytes. Its tasks wait for and notify the same elements,
+  // so that nobody else need know.
+  template <i32 kElements>
+  static EVT_FN Part PartOf(const Task<Params>& t) {
+    constexpr i32 kTokens = TileTokens(kElements);
     const Params& p = t.params();
-    if (p.expert_tiles > 0) return TileOf(t).count;
-    const i32 all = p.count_index < 0 ? t.Dim(p.tokens)
-                                      : t.Operand<const i32>(LinearOperand::kCount)[p.count_index];
-    return Min(all - t.at.at[0] * tile_tokens, tile_tokens);
+    const i32 row_tiles = CeilDiv(p.rows, p.tile_rows);
+    Part part = {t.at.at[1] * p.tiles, p.tiles, 0, 0};
+    if (p.expert_tiles > 0) {
+      const ExpertTile& tile = TileOf(t);
+      part.tiles = Min(p.tiles, row_tiles - part.tile);
+      part.tile += tile.expert * p.expert_tiles;
+      part.token = tile.group * 8;
+      part.tokens = tile.count;
+      return part;
+    }
+    const i32 tokens = p.count_index < 0 ? t.Dim(p.tokens)
+                                         : t.Operand<const i32>(LinearOperand::kCount)[p.count_index];
+    part.token = t.at.at[0] * kTokens * Max(p.team, 1);
+    part.tokens = Min(tokens - part.token, kTokens * Max(p.team, 1));
+    if (part.tokens > kTokens && p.team > 1) {
+      const i32 members = part.tokens > 2 * kTokens ? p.team : 2, mine = t.at.at[1] % members;
+      part.tile = (t.at.at[1] - mine) * p.tiles;
+      part.tiles *= members;
+      const i32 groups = CeilDiv(part.tokens, 8);  // at least one for each
+      const i32 begin = groups * mine / members * 8, end = groups * (mine + 1) / members * 8;
+      part.token += begin;
+      part.tokens = Min(part.tokens, end) - begin;
+    }
+    part.tiles = Min(part.tiles, row_tiles - part.tile);
+    return part;
   }
 
-  // Row tiles of the task.
-  static EVT_FN i32 Tiles(const Task<Params>& t) {
-    const Params& p = t.params();
-    return Min(p.tiles, CeilDiv(p.rows, p.tile_rows) - t.at.at[1] * p.tiles);
+  // Whether up to four row tiles are multiplied together, K segment after segment, on targets that have tiles for that.
+  template <class T, class W>
+  static EVT_FN bool Wide(const Params& p, const Part& part) {
+    return W::kWideTiles && sizeof(T) == 2 && p.tile_rows == 32 && p.gathers == 0 && part.tiles > 1 &&
+           part.tokens > kWideFrom;
   }
+  static constexpr i32 kWideFrom = 32;  // with fewer, pairs by mma.sync are as fast (measured)
+  static constexpr i32 kWideTiles = 4, kWideSteps = 8;  // of a pass; of one segment in a page
 
   template <class T, class L>
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
@@ -65,17 +94,60 @@ struct Linear {
     const i32 steps = SegmentSteps(p.k);
     const i32 page_steps = StepsPerPage(p.tile_rows, kElements);
     const u32 step_bytes = kPageBytes / static_cast<u32>(page_steps);
-    const i32 expert = p.expert_tiles > 0 ? TileOf(t).expert : 0;
+    const Part part = PartOf<kElements>(t);
+    if constexpr (L::kWideTiles) {
+      if (Wide<T, L>(p, part)) {
+        StreamSegments(lane, t, steps, part);
+        return;
+      }
+    }
     const u8* tile = t.Operand<const u8>(LinearOperand::kWeight) +
-                     (static_cast<i64>(expert) * p.expert_tiles + t.at.at[1] * p.tiles) *
-                         PackedTile(p.tile_rows, p.k) * kElements;
+                     static_cast<i64>(part.tile) * PackedTile(p.tile_rows, p.k) * kElements;
     EVT_ROLLED
-    for (i32 left = Tiles(t); left > 0; --left) {
+    for (i32 left = part.tiles; left > 0; --left) {
       EVT_ROLLED
       for (i32 step = 0; step < steps; step += page_steps) {
         const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * step_bytes;
         lane.Copy(CopyShape::Of(1, bytes), [&](i32, i32) { return tile; });
         tile += bytes;  // tiles follow each other, too
+      }
+    }
+  }
+
+  // Pages of one segment: of a pass's first pair of row tiles, then of its second, where there is one.
+  template <class L>
+  static EVT_FN void StreamSegments(L& lane, const Task<Params>& t, i32 steps, const Part& part) {
+    const i32 layer = t.BoxLayer(LinearOperand::kWeight);
+    EVT_ROLLED
+    for (i32 first = 0; first < part.tiles; first += kWideTiles) {
+      const i32 end = Min(part.tiles, first + kWideTiles);
+      EVT_ROLLED
+      for (i32 segment = 0; segment < kSegments; ++segment) {
+        EVT_ROLLED
+        for (i32 step = 0; step < steps; step += kWideSteps) {
+          EVT_ROLLED
+          for (i32 tile = first; tile < end; tile += 2) {
+            const bool pair = tile + 1 < end;
+            lane.CopyBox(t.Box(pair ? kBoxPair : kBoxTile), BoxAt{{0, segment, step, part.tile + tile, layer}},
+                         pair ? kPageBytes : kPageBytes / 2, pair ? kPageBytes / 2 : 0);
+          }
+        }
+      }
+    }
+  }
+  // Pages of one segment's activations.
+  template <class L>
+  static EVT_FN void CopySegments(L& lane, const Task<Params>& t, i32 steps, const Part& part) {
+    const i32 layer = t.BoxLayer(LinearOperand::kInput);
+    EVT_ROLLED
+    for (i32 left = part.tiles; left > 0; left -= kWideTiles) {
+      EVT_ROLLED
+      for (i32 segment = 0; segment < kSegments; ++segment) {
+        EVT_ROLLED
+        for (i32 step = 0; step < steps; step += kWideSteps) {
+          lane.CopyBox(t.Box(kBoxSegment), BoxAt{{0, segment, step, part.token / 8, layer}}, kPageBytes,
+                       kWideSteps * kWideStepBytes);
+        }
       }
     }
   }
@@ -86,34 +158,40 @@ struct Linear {
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
-    const i32 tokens = Tokens(t, TileTokens(kElements)), groups = CeilDiv(tokens, 8);
-    const i32 page_steps = InputSteps(groups, kElements);
-    const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
+    const Part part = PartOf<kElements>(t);
+    const i32 groups = CeilDiv(part.tokens, 8), page_steps = InputSteps(groups, kElements);
     const u8* input = t.Operand<const u8>(LinearOperand::kInput);
+    if constexpr (L::kWideTiles) {
+      if (Wide<T, L>(p, part)) {
+        lane.ByOne([&](auto& one) { CopySegments(one, t, steps, part); });
+        return;
+      }
+    }
     if (!p.gathers) {
-      lane.ByOne([&](auto& one) { CopyGroups<kElements>(one, t, steps, groups, page_steps); });
+      lane.ByOne([&](auto& one) { CopyGroups<kElements>(one, t, steps, part, groups, page_steps); });
       return;
     }
     EVT_ROLLED
-    for (i32 left = Tiles(t); left > 0; --left) {
+    for (i32 left = part.tiles; left > 0; --left) {
       EVT_ROLLED
       for (i32 step = 0; step < steps; step += page_steps) {
         const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes;
-        GatherRows<kElements>(lane, t, tokens, bytes, input + static_cast<u64>(step) * kStepBytes);
+        GatherRows<kElements>(lane, t, part, bytes, input + static_cast<u64>(step) * kStepBytes);
       }
     }
   }
   template <i32 kElements, class L>
-  static EVT_FN void CopyGroups(L& lane, const Task<Params>& t, i32 steps, i32 groups, i32 page_steps) {
+  static EVT_FN void CopyGroups(L& lane, const Task<Params>& t, i32 steps, const Part& part, i32 groups,
+                                i32 page_steps) {
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
     const Params& p = t.params();
-    const i32 begin = First(t, TileTokens(kElements)) / 8;
+    const i32 begin = part.token / 8;
     const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
     const u8* first = t.Operand<const u8>(LinearOperand::kInput) + static_cast<u64>(begin) * group_bytes;
     const u64 box = t.Box(groups <= 2 ? kBox16 : groups <= 4 ? kBox32 : kBox64);
     const i32 layer = t.BoxLayer(LinearOperand::kInput);
     EVT_ROLLED
-    for (i32 left = Tiles(t); left > 0; --left) {
+    for (i32 left = part.tiles; left > 0; --left) {
       EVT_ROLLED
       for (i32 step = 0; step < steps; step += page_steps) {
         if constexpr (L::kTensorBoxes) {
@@ -131,12 +209,10 @@ struct Linear {
   }
 
   template <i32 kElements, class L>
-  static EVT_FN void GatherRows(L& lane, const Task<Params>& t, i32 slots, u32 bytes,
-                                const u8* input) {
-    const i32* slot_token =
-        t.Operand<const i32>(LinearOperand::kSlotToken) + First(t, TileTokens(kElements));
+  static EVT_FN void GatherRows(L& lane, const Task<Params>& t, const Part& part, u32 bytes, const u8* input) {
+    const i32* slot_token = t.Operand<const i32>(LinearOperand::kSlotToken) + part.token;
     const u64 group_bytes = static_cast<u64>(ActivationGroup(t.params().k)) * kElements;
-    lane.CopyRows(slots, bytes, 8 * kElements, [&](i32 slot) {
+    lane.CopyRows(part.tokens, bytes, 8 * kElements, [&](i32 slot) {
       const i32 token = slot_token[slot];
       return input + static_cast<u64>(token / 8) * group_bytes +
              static_cast<u32>(token % 8) * (8 * kElements);
@@ -144,14 +220,28 @@ struct Linear {
   }
 
   // Pages of activations of up to 16, 32 or 64 tokens: steps of 8 tokens are a run of memory, and a page has
-  // some of each group of 8.
-  enum Box : i32 { kBox16, kBox32, kBox64, kBoxes };
+  // some of each group of 8. kWideSteps of one segment: of up to 64 tokens, of a pair of row tiles, of
+  // one.
+  enum Box : i32 { kBox16, kBox32, kBox64, kBoxSegment, kBoxPair, kBoxTile, kBoxes };
   static EVT_FN TensorBox BoxOf(const Params& p, i32 box, i32 bytes) {
-    const u32 step = static_cast<u32>(kSegments * 128 * bytes), groups = 2u << box;
+    const u32 steps = static_cast<u32>(SegmentSteps(p.k)), run = static_cast<u32>(kSegments * 128 * bytes);
     const u64 group = static_cast<u64>(ActivationGroup(p.k) * bytes);
-    return {LinearOperand::kInput, {step / 8, static_cast<u32>(SegmentSteps(p.k)), 0, 1}, {step, group, group},
-            {step / 8, static_cast<u32>(InputSteps(static_cast<i32>(groups), bytes)), groups, 1}};
+    if (box <= kBox64) {
+      const u32 groups = 2u << box;
+      return {LinearOperand::kInput, {run / 8, steps, 0, 1}, {run, group, group},
+              {run / 8, static_cast<u32>(InputSteps(static_cast<i32>(groups), bytes)), groups, 1}};
+    }
+    if (box == kBoxSegment) {
+      const u32 piece = run / kSegments;
+      return {LinearOperand::kInput, {piece / 8, kSegments, steps, 0}, {piece, run, group},
+              {piece / 8, 1, kWideSteps, kPageBytes / (kWideSteps * kWideStepBytes)}};
+    }
+    const u32 piece = static_cast<u32>(p.tile_rows / 16 * kFragment * bytes);
+    const u64 tile = static_cast<u64>(PackedTile(p.tile_rows, p.k) * bytes);
+    return {LinearOperand::kWeight, {piece / 8, kSegments, steps, 0}, {piece, u64{piece} * kSegments, tile},
+            {piece / 8, 1, kWideSteps, box == kBoxPair ? 2u : 1u}};
   }
+  static constexpr u32 kWideStepBytes = 256;  // of 8 tokens, of elements of kBoxedElementBytes
 
   // Steps whose activations share a page: the largest power of two that fits.
   static EVT_FN i32 InputSteps(i32 groups, i32 element_bytes) {
@@ -163,12 +253,14 @@ struct Linear {
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
     const Params p = t.params();
-    const i32 tokens = Tokens(t, TileTokens(kElements)), begin = First(t, TileTokens(kElements));
+    const Part part = PartOf<kElements>(t);
     Memo<T>& memo = *reinterpret_cast<Memo<T>*>(w.Memo());
-    typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, tokens);
+    typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, part.tokens,
+                                                                   Wide<T, W>(p, part));
     const i32 steps = SegmentSteps(p.k), weight_steps = StepsPerPage(p.tile_rows, kElements);
-    const i32 input_steps = InputSteps(CeilDiv(tokens, 8), kElements);
-    const LinearEpilogue<T> first_ending(t, memo.scale, begin, tokens);
+    const i32 input_steps = InputSteps(CeilDiv(part.tokens, 8), kElements);
+    const i32 first_row = (part.tile - (p.expert_tiles > 0 ? TileOf(t).expert * p.expert_tiles : 0)) * p.tile_rows;
+    const LinearEpilogue<T> first_ending(t, memo.scale, first_row, part.token, part.tokens);
     auto row = tile.RowOf(first_ending);
     if (w.Leader()) {
       memo.turn ^= 1;
@@ -176,9 +268,9 @@ struct Linear {
     }
     if (!w.AwaitReady()) return;
     LinearEpilogue<T>& ending = memo.ending[memo.turn].Get();
-    if (p.norm_size > 0) NormScales(w, t, begin, tokens, memo);
+    if (p.norm_size > 0) NormScales(w, t, part.token, part.tokens, memo);
     EVT_ROLLED
-    for (i32 i = 0, tiles = Tiles(t); i < tiles; ++i) {
+    for (i32 i = 0; i < part.tiles; ++i) {
       if (i > 0) {
         w.Sync();  // everyone is through with the tile before
         if (w.Leader()) ending.first_row += p.tile_rows;
@@ -186,7 +278,7 @@ struct Linear {
         row = tile.RowOf(ending);
       }
       const auto first = tile.First(ending, row);
-      tile.Products(w, steps, weight_steps, input_steps);
+      tile.Products(w, steps, weight_steps, input_steps, part.tiles - i);
       tile.Finish(w, ending, row, first);
     }
   }
@@ -198,12 +290,12 @@ struct Linear {
   template <class T>
   struct Memo {
     struct alignas(16) Place {
-      u64 word[(sizeof(LinearEpilogue<T>) + 15) / 16 * 2];
+      u8 bytes[(sizeof(LinearEpilogue<T>) + 15) / 16 * 16];
       EVT_FN void Set(const LinearEpilogue<T>& ending) { Get() = ending; }
-      EVT_FN LinearEpilogue<T>& Get() { return *reinterpret_cast<LinearEpilogue<T>*>(word); }
+      EVT_FN LinearEpilogue<T>& Get() { return *reinterpret_cast<LinearEpilogue<T>*>(bytes); }
     };
     const Node* node;
-    i32 layer, tile, turn;
+    i32 layer, token, turn;
     float scale[kMaxTileTokens];
     Place ending[2];
   };
@@ -213,7 +305,7 @@ struct Linear {
   static EVT_FN void NormScales(W& w, const Task<Params>& t, i32 begin, i32 tokens,
                                 Memo<T>& memo) {
     static_assert(sizeof(Memo<T>) <= kMemoBytes, "memo");
-    if (memo.node == &t.node && memo.layer == t.at.layer && memo.tile == t.at.at[0]) return;
+    if (memo.node == &t.node && memo.layer == t.at.layer && memo.token == begin) return;
     const Params& p = t.params();
     const i32 blocks = CeilDiv(p.norm_size, 16);
     const float* sums = t.Operand<const float>(LinearOperand::kSums);
@@ -232,7 +324,7 @@ struct Linear {
     if (w.Leader()) {
       memo.node = &t.node;
       memo.layer = t.at.layer;
-      memo.tile = t.at.at[0];
+      memo.token = begin;
     }
   }
 };

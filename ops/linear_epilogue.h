@@ -34,6 +34,8 @@ struct LinearParams {
   i32 has_bias;
   i32 expert_tiles;   // > 0: row tiles of one expert
   i32 gathers;        // experts: slot s takes the input and sums of token slot_token[s], not its own
+  i32 team;           // 2 or 4: so many neighbouring tasks, which wait and notify alike, may share their rows and split
+                      // the tokens of a tile, of which it has as many times more; no bits depend on it
 };
 
 // The best logit of 16 neighbouring ids, ties to the lower one.
@@ -66,13 +68,12 @@ struct LinearEpilogue {
   T* activations;  // next, or output
   void* reduced;   // sums of squares, or best logits
 
-  EVT_FN LinearEpilogue(const Task<LinearParams>& t, const float* scales, i64 token,
-                        i32 token_count) {
+  EVT_FN LinearEpilogue(const Task<LinearParams>& t, const float* scales, i32 row, i64 token, i32 token_count) {
     const LinearParams& p = t.params();
     epilogue = p.epilogue;
     rows = p.rows;
     tokens = token_count;
-    first_row = t.at.at[1] * p.tiles * p.tile_rows;
+    first_row = row;
     scale = p.norm_size > 0 ? scales : nullptr;
     bias = p.has_bias ? t.Operand<const T>(LinearOperand::kBias) : nullptr;
     const bool residual = epilogue == LinearParams::kResidual;

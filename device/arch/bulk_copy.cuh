@@ -9,6 +9,7 @@ namespace eventide {
 struct BulkCopyPort {
   static constexpr bool kOneThreadCopies = true;
   static constexpr bool kTensorBoxes = true;
+  static constexpr bool kWgmma = false;
   static constexpr u32 kFullArrivals = 1;  // one lane's expect_tx, or one plain arrival
 
   // One thread of a converged warp. The assembler knows it for one: a bulk copy, whose operands are a warp's
@@ -93,6 +94,16 @@ struct BulkCopyPort {
       }
     }
   }
+};
+
+// Of data centres: registers that move between warpgroups.
+struct MovingRegistersPort : BulkCopyPort {
+  static constexpr i32 kAttentionTokens = 64;
+  static constexpr i32 kAttentionDims = 128;
+  // A block is launched with 168 registers for each of 384 threads, and no more than those can be
+  // shared out: 256 * 184 + 128 * 136 = 384 * 168. One step more and TakeRegisters waits for ever.
+  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 184;"); }
+  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 136;"); }
 };
 
 }  // namespace eventide

@@ -189,6 +189,7 @@ struct CpuWorker : CpuWorkerBase {
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = false;
   static constexpr bool kTensorBoxes = false;
+  static constexpr bool kWideTiles = false;
 
   // --- producers; which lane is said by the loop (Produce)
   // ------------------------------------------------

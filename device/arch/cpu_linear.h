@@ -12,7 +12,7 @@ template <int kIsa, class T, int kTokens>
 class CpuLinearTile {
  public:
   template <class W>
-  EVT_FN CpuLinearTile(W&, i32 blocks, i32 tokens) : blocks_(blocks), tokens_(tokens) {}
+  EVT_FN CpuLinearTile(W&, i32 blocks, i32 tokens, bool) : blocks_(blocks), tokens_(tokens) {}
 
   // The one thread finishes all rows, and asks for nothing ahead.
   struct Nothing {};
@@ -26,7 +26,7 @@ class CpuLinearTile {
   }
 
   template <class W>
-  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps) {
+  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32) {
     for (i32 step = 0; step < steps;) {
       // Both divide each other, so that the shorter page says how far to go.
       const i32 n = Min(Min(weight_steps, input_steps), steps - step);

@@ -1,6 +1,6 @@
 // NVIDIA GPUs as a target: one thread block is a worker; its warps are the roles. Warps 0-7
 // compute, warp 8 streams, warp 9 brings input, two warps fill the service warpgroup. What differs
-// between generations (copies, fences, registers) is the Port type of sm80.cuh and sm90.cuh.
+// between generations (copies, fences, registers) is the Port type of sm80.cuh, sm90.cuh and others.
 //
 // Shared memory: SharedState, the compute role's scratch, then pages: all at constant offsets. Each
 // lane is a ring of slots; a slot is a page (or none: "ready") with two mbarriers: `full` completes
@@ -193,6 +193,7 @@ struct GpuWorkerBase {
   static constexpr bool kSwizzledKv = true;
   static constexpr bool kPagesAreCopies = true;
   static constexpr bool kTensorBoxes = Port::kTensorBoxes;
+  static constexpr bool kWideTiles = Port::kWgmma;
 
   SharedState& shared;
   // Its shared-memory address, which the compiler would else work out from special registers each time.

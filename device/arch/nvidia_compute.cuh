@@ -11,6 +11,16 @@ struct GpuPage {
   EVT_FN const u8* Piece(i32 i) const { return data + i * piece_bytes; }
 };
 
+// Loads of shared memory that a full barrier guards: they stay behind it (volatile, memory).
+EVT_FN uint4 LoadShared16(u32 address) {
+  uint4 r;
+  asm volatile("ld.shared::cta.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(address)
+               : "memory");
+  return r;
+}
+
 // The compute role: eight warps that run the same code on the same task. When the step is aborted
 // its threads still meet at every barrier of the task in hand (waits return at once) and leave
 // together at the next AwaitReady or TakeTicket, each of which votes.

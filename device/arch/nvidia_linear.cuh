@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/arch/nvidia_compute.cuh"
+#include "device/arch/nvidia_wgmma.cuh"
 
 namespace eventide {
 
@@ -43,15 +44,7 @@ struct MmaOf<F16> {
   }
 };
 
-// Loads of shared memory that a full barrier guards: they stay behind it (volatile, memory).
-EVT_FN uint4 LoadShared16(u32 address) {
-  uint4 r;
-  asm volatile("ld.shared::cta.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "r"(address)
-               : "memory");
-  return r;
-}
+// Guarded like LoadShared16.
 EVT_FN uint4 LoadMatrices(u32 address) {
   uint4 r;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -68,9 +61,12 @@ class GpuLinearTile {
   // 16 rows x 8 tokens: unit u is block u % blocks of group u / blocks.
   static constexpr i32 kUnits = 2 * kGroups;
 
+  // wide: up to four tiles a pass, a warpgroup two of them, by WgmmaProducts.
   template <class W>
-  EVT_FN GpuLinearTile(W& w, i32 blocks, i32 tokens)
-      : thread_(w.thread), blocks_(blocks), tokens_(tokens) {}
+  EVT_FN GpuLinearTile(W& w, i32 blocks, i32 tokens, bool wide)
+      : thread_(w.thread), blocks_(blocks), tokens_(tokens), wide_(Port::kWgmma && wide) {
+    Clear();
+  }
 
   // The row whose outputs this thread finishes; the same at every turn, of which each has all of the tile's
   // blocks.
@@ -85,13 +81,17 @@ class GpuLinearTile {
     return epilogue.Load(row, Token(0));
   }
 
-  // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps.
+  // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps. tiles: how many
+  // are left, with this one.
   template <class W>
-  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps) {
-#pragma unroll
-    for (i32 u = 0; u < kUnits; ++u) {
-#pragma unroll
-      for (i32 i = 0; i < 4; ++i) c_[u][i] = 0.0f;
+  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32 tiles) {
+    if (wide_ && part_ != 0) return;  // made with the tile before
+    Clear();
+    if constexpr (Port::kWgmma && sizeof(T) == 2) {
+      if (wide_) {
+        WgmmaProducts<T>::Run(w, steps, tiles, c_);
+        return;
+      }
     }
     u32 a = 0, b = 0, piece = 0;
     i32 weights_left = 0, input_left = 0, step = 0;
@@ -141,7 +141,8 @@ class GpuLinearTile {
 
   // Two units a turn, through two buffers of 8 KiB at the start of Scratch: thread (warp, lane) adds the
   // segments of row lane % 16, token warp % 4 * 2 + lane / 16 of unit warp / 4. The loop is not unrolled, so
-  // that the epilogue is there once.
+  // that the epilogue is there once. Wide: the sums of a warpgroup's two tiles, all segments of them, lie in Scratch by
+  // 16 rows and 8 tokens.
   template <class W, class E>
   EVT_FN void Finish(W& w, const E& ending, const typename E::Row& row, float next) {
     const E epilogue = ending;  // read once: stores between would make the compiler read it again
@@ -149,26 +150,38 @@ class GpuLinearTile {
     thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));
     const u32 scratch = w.ScratchAddress();
     const u32 warp = thread_ / 32, lane = thread_ % 32;
+    if (wide_ && part_ % 2 == 0) {
+      if (warp / 4 == part_ / 2) {
+        const u32 to = scratch + warp % 4 * 4096 + Exchanged(lane) * 16;
+#pragma unroll
+        for (u32 g = 0; g < kGroups; ++g) Store(to + g * 512, c_[g]);
+      }
+      w.Sync();
+    }
     const u32 mine = scratch + warp * 512 + Exchanged(lane) * 16;
-    const u32 from = scratch + warp / 4 * 4096 + Exchanged(lane % 8 * 4 + warp % 4) * 16 +
+    const u32 from = scratch + part_ % 2 * 8192 + warp / 4 * 4096 + Exchanged(lane % 8 * 4 + warp % 4) * 16 +
                      (lane / 8 % 2 * 2 + lane / 16) * 4;
     const i32 units = CeilDiv(tokens_, 8) * blocks_;
 #pragma unroll 1
     for (i32 turn = 0; turn * 2 < units; ++turn) {
-      const u32 buffer = static_cast<u32>(turn) % 2 * 8192;
+      const u32 buffer = wide_ ? static_cast<u32>(turn) * 512 : static_cast<u32>(turn) % 2 * 8192;
+      if (!wide_) {
 #pragma unroll
-      for (i32 k = 0; k < kUnits / 2; ++k) {
-        if (k == turn) {
-          Store(mine + buffer, c_[2 * k]);
-          Store(mine + buffer + 4096, c_[2 * k + 1]);
+        for (i32 k = 0; k < kUnits / 2; ++k) {
+          if (k == turn) {
+            Store(mine + buffer, c_[2 * k]);
+            Store(mine + buffer + 4096, c_[2 * k + 1]);
+          }
         }
       }
       const float loaded = next;
       if ((turn + 1) * 2 < units) next = epilogue.Load(row, Token(turn + 1));
-      w.Sync();
+      if (!wide_) w.Sync();
       float sum = LoadFloat(from + buffer);
+      if (!wide_) {
 #pragma unroll
-      for (u32 s = 1; s < kSegments; ++s) sum = Add(sum, LoadFloat(from + buffer + s * 512));
+        for (u32 s = 1; s < kSegments; ++s) sum = Add(sum, LoadFloat(from + buffer + s * 512));
+      }
       const i32 token = Token(turn);
       const float y = epilogue.Value(row, token, sum);
       const float partner = __shfl_xor_sync(0xffffffffu, y, 8);
@@ -185,12 +198,21 @@ class GpuLinearTile {
       }
       if (valid && lane % 16 == 0) epilogue.Reduced(row, token, carry);
     }
+    part_ = wide_ ? (part_ + 1) % 4 : 0;
   }
 
  private:
   static constexpr u32 kFragmentBytes = kFragment * sizeof(T);
   static constexpr u32 kStepBytes = kSegments * 256;  // of activations of 8 tokens
 
+  // Also where nothing is summed yet: the compiler would keep these registers from the kernel's beginning else.
+  EVT_FN void Clear() {
+#pragma unroll
+    for (i32 u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (i32 i = 0; i < 4; ++i) c_[u][i] = 0.0f;
+    }
+  }
   EVT_FN i32 Unit(i32 turn) const { return turn * 2 + static_cast<i32>(thread_ / 128); }
   EVT_FN i32 Token(i32 turn) const {
     return (blocks_ == 1 ? Unit(turn) : Unit(turn) / 2) * 8 +
@@ -358,6 +380,8 @@ class GpuLinearTile {
 
   u32 thread_;
   i32 blocks_, tokens_;
+  bool wide_;
+  u32 part_ = 0;  // wide: which tile of the pass is finished next
   float c_[kUnits][4];
 };
 

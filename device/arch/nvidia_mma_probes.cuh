@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/arch/nvidia_linear.cuh"
+#include "device/arch/nvidia_wgmma.cuh"
 
 namespace eventide {
 
@@ -55,16 +56,6 @@ EVT_FN void ProbeMma(const MmaProbe& p) {
   }
   ProbeStore(p, blockIdx.x * 16, blockIdx.y * 8, c);
 }
-
-// A matrix of shared memory as wgmma is told of it, without swizzle: core matrices of 8 rows x 16 bytes;
-// how far apart two are that follow each other along k, and along rows.
-EVT_FN u64 WgmmaMatrix(u32 address, u32 k_stride, u32 row_stride) {
-  return static_cast<u64>((address & 0x3ffff) >> 4) | static_cast<u64>(k_stride >> 4) << 16 |
-         static_cast<u64>(row_stride >> 4) << 32;
-}
-EVT_FN void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-EVT_FN void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-EVT_FN void WgmmaAwait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 // wgmma m64nNk16, A from registers, B from core matrices in shared memory: one warpgroup, 64 rows of a, N
 // rows of b. Form::Run(c, a, matrix) is the instruction.

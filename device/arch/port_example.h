@@ -1,5 +1,5 @@
 // What a target supplies: declarations and meaning only, compiled by nobody. cpu.h and sim.h (host) and
-// sm80.cuh, sm90.cuh (CUDA) are the ports. Ops are written against these words and name no target.
+// the .cuh files named after architectures (CUDA) are the ports. Ops are written against these words and name no target.
 //
 // One worker has three roles (device/loop.h). On the GPU they are warps of one thread block, in the
 // simulator fibres, on the CPU one thread does all of them in turn (RunSequential).
@@ -145,7 +145,9 @@ struct ExampleAttentionTile {
 // zero in steps of 16; Finish adds them left to right. E is LinearEpilogue.
 template <class T, int kTokens>
 struct ExampleLinearTile {
-  ExampleLinearTile(ExampleWorker& w, i32 blocks, i32 tokens);  // blocks of 16 rows
+  // blocks of 16 rows; wide, on targets with kWideTiles: Products of every fourth tile makes those of the three after
+  // it, too, and pages have one segment's steps, of weights [tile][step][m16][fragment] of two tiles.
+  ExampleLinearTile(ExampleWorker& w, i32 blocks, i32 tokens, bool wide);
   // What this thread's outputs need of constants, and of memory that the task's events guard.
   template <class E>
   struct Row;
@@ -153,8 +155,9 @@ struct ExampleLinearTile {
   Row<E> RowOf(const E& epilogue) const;
   template <class E>
   float First(const E& epilogue, const Row<E>& row) const;
-  // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps.
-  void Products(ExampleWorker& w, i32 steps, i32 weight_steps, i32 input_steps);
+  // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps. tiles: how many
+  // are left, with this one.
+  void Products(ExampleWorker& w, i32 steps, i32 weight_steps, i32 input_steps, i32 tiles);
   // Ends every output by the epilogue's Value, Emit and Reduced; uses the first 16 KiB of Scratch. Has a barrier
   // before the first of them.
   template <class E>

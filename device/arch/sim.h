@@ -136,6 +136,7 @@ struct SimWorker {
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = true;
   static constexpr bool kTensorBoxes = false;
+  static constexpr bool kWideTiles = false;
   StepView step;
   u32 worker, workers;
   u32 role;

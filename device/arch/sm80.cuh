@@ -10,6 +10,7 @@ namespace eventide {
 struct Sm80 {
   static constexpr bool kOneThreadCopies = false;
   static constexpr bool kTensorBoxes = false;
+  static constexpr bool kWgmma = false;
   static constexpr u32 kFullArrivals = 32;  // every lane of the producer
   // Half of what ports have that move registers: all threads have 168, and sums of 128 dims spill.
   static constexpr i32 kAttentionDims = 64;

@@ -1,5 +1,4 @@
-// Hopper and data-centre Blackwell (sm_90a, sm_100a): bulk copies, registers that move between
-// warpgroups. See nvidia.cuh, port_example.h.
+// Hopper (sm_90a): products of many tokens by wgmma. See nvidia.cuh, port_example.h.
 #pragma once
 
 #include "device/arch/bulk_copy.cuh"
@@ -8,13 +7,8 @@
 
 namespace eventide {
 
-struct Sm90 : BulkCopyPort {
-  static constexpr i32 kAttentionTokens = 64;
-  static constexpr i32 kAttentionDims = 128;
-  // A block is launched with 168 registers for each of 384 threads, and no more than those can be
-  // shared out: 256 * 184 + 128 * 136 = 384 * 168. One step more and TakeRegisters waits for ever.
-  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 184;"); }
-  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 136;"); }
+struct Sm90 : MovingRegistersPort {
+  static constexpr bool kWgmma = true;
 };
 
 template <class P>

@@ -11,6 +11,7 @@
 #include "models/random_weights.h"
 #include "serve/megakernel_runner.h"
 #include "stress/reference.h"
+#include "tests/support/team_config.h"
 #include "tests/support/test.h"
 
 namespace eventide {
@@ -228,6 +229,21 @@ TEST_CASE("prefill in any chunks gives the same bits") {
         CAPTURE(preset, chunk);
         CHECK(SameBits(whole, LogitsOf(runner.get(), tokens, chunk)));
       }
+    }
+  }
+}
+
+TEST_CASE("prefill in any chunks gives the same bits where tasks work in teams") {
+  for (DType storage : {DType::kF32, DType::kBF16}) {
+    Setup setup;
+    setup.storage = storage;
+    const auto source = RandomWeights(TeamConfig(), 1);
+    const std::vector<TokenId> tokens = SomeTokens(250, source->config().vocab, 9);
+    auto runner = MakeRunner(*source, setup);
+    const std::vector<float> whole = LogitsOf(runner.get(), tokens, 50);
+    for (int chunk : {1, 33, 65, 129, 250}) {
+      CAPTURE(chunk);
+      CHECK(SameBits(whole, LogitsOf(runner.get(), tokens, chunk)));
     }
   }
 }

@@ -1,7 +1,9 @@
+#include "core/dump.h"
 #include "core/program.h"
 #include "core/verify.h"
 #include "models/decoder.h"
 #include "models/presets.h"
+#include "tests/support/team_config.h"
 #include "tests/support/test.h"
 
 namespace eventide {
@@ -61,6 +63,25 @@ TEST_CASE("the decoder graph verifies for shapes that are multiples of no tile")
   config.vocab = 257;
   config.layers = 3;
   CheckVerifies(config, SmallLimits());
+}
+
+TEST_CASE("linears work in teams where all of a layer's can, and their tiles of tokens are that much larger") {
+  const auto tile = [](const ModelConfig& config) {
+    const auto decoder = BuildDecoder(config, DType::kBF16, SmallLimits());
+    REQUIRE(decoder.ok());
+    const std::string text = DumpText(decoder->graph);
+    return text.find("event x_ready [3, ceil(tokens / 256)]") != std::string::npos   ? 256
+           : text.find("event x_ready [3, ceil(tokens / 64)]") != std::string::npos ? 64
+                                                                                     : 0;
+  };
+  ModelConfig config = TeamConfig();
+  CHECK(tile(config) == 256);
+  CheckVerifies(config, SmallLimits());
+  config.hidden = 288;  // 18 tiles
+  CHECK(tile(config) == 64);
+  config = TeamConfig();
+  config.kv_heads = 8;  // 6 tiles a KV head
+  CHECK(tile(config) == 64);
 }
 
 TEST_CASE("a decoder with early exit without any one of its edges is refused") {

@@ -20,7 +20,7 @@ class ScalarLinearTile {
  public:
   struct Nothing {};
   template <class W>
-  ScalarLinearTile(W&, i32 blocks, i32 tokens) : blocks_(blocks), tokens_(tokens) {}
+  ScalarLinearTile(W&, i32 blocks, i32 tokens, bool) : blocks_(blocks), tokens_(tokens) {}
   template <class E>
   Nothing RowOf(const E&) const {
     return {};
@@ -31,7 +31,7 @@ class ScalarLinearTile {
   }
 
   template <class W>
-  void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps) {
+  void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32) {
     std::memset(sums_, 0, sizeof(sums_));
     const T* weights = nullptr;
     std::vector<const T*> input(kTokens / 8);

@@ -17,6 +17,7 @@ struct LinearShape {
   bool norm = false, bias = false;
   LinearParams::Epilogue epilogue = LinearParams::kStore;
   int tile_rows = 32, tiles = 1;
+  int team = 1;  // tasks are a multiple of it
 };
 
 // Stored values of one linear, and its exact results.
@@ -89,7 +90,7 @@ class LinearCase {
   LinearCase(const OpBackend& backend, const LinearData<T>& data)
       : data_(data), s_(data.s), rig_("linear") {
     const int k_out = s_.rows / 2, tasks = CeilDiv(s_.rows, s_.tile_rows * s_.tiles);
-    const Expr tokens = rig_.graph().AddSymbol("tokens", 0, 100);
+    const Expr tokens = rig_.graph().AddSymbol("tokens", 0, 600);
     const TensorId weight = rig_.Input("weight", data.Packed(backend));
     const TensorId input = rig_.Input("input", data.Activations());
     const TensorId bias = rig_.Input("bias", data.bias);
@@ -114,8 +115,8 @@ class LinearCase {
         {weight, input, bias, sums, count, output_, residual_, gain, next_, next_sums_, best_,
          count, count},
         {rig_.graph().Dim(tokens), s_.bias ? 1 : -1, s_.rows, s_.k, s_.tile_rows, s_.tiles, s_.epilogue,
-         silu ? k_out : Stride(), s_.norm ? s_.k : 0, 1e-5f, s_.bias, 0, 0},
-        {CeilDiv(tokens, Linear::TileTokens(sizeof(T))), tasks}, Storage<T>::kVariant);
+         silu ? k_out : Stride(), s_.norm ? s_.k : 0, 1e-5f, s_.bias, 0, 0, s_.team},
+        {CeilDiv(tokens, Linear::TileTokens(sizeof(T)) * s_.team), tasks}, Storage<T>::kVariant);
     rig_.Start(backend);
     StepHeader header = {};
     header.symbols[0] = s_.tokens;

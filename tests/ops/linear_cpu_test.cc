@@ -18,6 +18,13 @@ TEST_CASE("linears agree with float64 for every epilogue and odd sizes") {
     CheckLinear<F16>(HostBackends(), {tokens, 64, 31, true, false, LinearParams::kSiluMul, 16});
     CheckLinear<float>(HostBackends(), {tokens, 257, 400, false, false, LinearParams::kLogits, 16, 3});
   }
+  // Teams: one token too many for a task alone, for two, for a whole tile of a team.
+  for (const int tokens : {63, 64, 65, 129, 256, 257, 300}) {
+    CheckLinear<BF16>(HostBackends(), {tokens, 120, 48, true, true, LinearParams::kStore, 32, 1, 4});
+    CheckLinear<BF16>(HostBackends(), {tokens, 128, 40, false, false, LinearParams::kResidual, 16, 2, 4});
+    CheckLinear<F16>(HostBackends(), {tokens, 64, 31, true, false, LinearParams::kSiluMul, 16, 2, 2});
+    CheckLinear<float>(HostBackends(), {tokens, 250, 16, false, false, LinearParams::kLogits, 32, 2, 4});
+  }
   CheckLinear<BF16>(HostBackends(), {5, 31, 2048, false, true, LinearParams::kStore});
   CheckLinear<float>(HostBackends(), {3, 48, 1000, true, true, LinearParams::kSiluMul});
   CheckLinear<F16>(HostBackends(), {2, 1, 1, false, true, LinearParams::kLogits});

@@ -163,6 +163,17 @@ TEST_CASE("linears on a GPU have the bits of the reference tree for every width"
     CHECK(OpDifferences<F16>(*probe, {.tokens = tokens, .rows = 250, .k = 1664, .tile_rows = 32, .tiles = 4}, 0) == 0);
     cases += 6;
   }
+  // Passes of up to four tiles, the last of fewer; a segment's steps more, fewer and as many as a page has.
+  for (const int tokens : {17, 32, 33, 50, 64, 65, 100, 129, 200, 256, 300}) {
+    CAPTURE(tokens);
+    for (const int tiles : {2, 3, 7}) {
+      CHECK(OpDifferences<BF16>(*probe, {.tokens = tokens, .rows = 60 + 32 * tiles, .k = 2000, .tiles = tiles}, 0) == 0);
+    }
+    CHECK(OpDifferences<BF16>(*probe, {.tokens = tokens, .rows = 500, .k = 1024, .tiles = 1, .team = 4}, 5) == 0);
+    CHECK(OpDifferences<F16>(*probe, {.tokens = tokens, .rows = 760, .k = 896, .tiles = 3, .team = 4}, 0) == 0);
+    CHECK(OpDifferences<BF16>(*probe, {.tokens = tokens, .rows = 128, .k = 640, .tile_rows = 16, .team = 4}, 0) == 0);
+    cases += 6;
+  }
   std::cout << "linears with the bits of the tree: " << cases << " shapes\n";
 }
 

@@ -65,6 +65,51 @@ TEST_CASE("a box of activations is the page that its pieces would make; what doe
   }
 }
 
+TEST_CASE("boxes of one segment: of activations, of a pair of row tiles, of one tile") {
+  const int k = 8 * 16 * 11, steps = SegmentSteps(k), groups = 11, tiles = 3;
+  LinearParams params = {};
+  params.k = k;
+  params.tile_rows = 32;
+  std::vector<uint16_t> memory(static_cast<size_t>(
+      std::max<int64_t>(groups * ActivationGroup(k), tiles * PackedTile(params.tile_rows, k))));
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<uint16_t>(1 + i * 7 % 65521);
+  const auto value = [&](bool exists, int64_t at) { return exists ? memory[static_cast<size_t>(at)] : uint16_t{0}; };
+  {
+    const auto shape = ShapeOf(Linear::BoxOf(params, Linear::kBoxSegment, 2), {0, 1, 0, groups * ActivationGroup(k) * 2});
+    REQUIRE(shape.ok());
+    const int page_steps = Linear::kWideSteps;
+    for (int step = 0; step < steps; step += page_steps) {
+      const auto page = CopyBox(*shape, memory, {{0, 5, step, 4, 0}});
+      REQUIRE(page.size() == kPageBytes / 2);
+      bool equal = true;
+      for (int i = 0; i < static_cast<int>(page.size()); ++i) {
+        const int group = i / (page_steps * 128), s = i / 128 % page_steps;
+        const bool exists = 4 + group < groups && step + s < steps;
+        equal = equal && page[static_cast<size_t>(i)] ==
+                             value(exists, (4 + group) * ActivationGroup(k) + ((step + s) * kSegments + 5) * 128 + i % 128);
+      }
+      CHECK(equal);
+    }
+  }
+  for (const int box : {Linear::kBoxPair, Linear::kBoxTile}) {
+    const auto shape = ShapeOf(Linear::BoxOf(params, box, 2), {0, 1, 0, tiles * PackedTile(32, k) * 2});
+    REQUIRE(shape.ok());
+    const int piece = 2 * kFragment;
+    for (int step = 0; step < steps; step += Linear::kWideSteps) {
+      const auto page = CopyBox(*shape, memory, {{0, 3, step, 1, 0}});
+      REQUIRE(page.size() == (box == Linear::kBoxPair ? kPageBytes / 2 : kPageBytes / 4));
+      bool equal = true;
+      for (int i = 0; i < static_cast<int>(page.size()); ++i) {
+        const int tile = i / (piece * Linear::kWideSteps), s = i / piece % Linear::kWideSteps;
+        equal = equal && page[static_cast<size_t>(i)] ==
+                             value(step + s < steps, (1 + tile) * PackedTile(32, k) +
+                                                         ((step + s) * kSegments + 3) * piece + i % piece);
+      }
+      CHECK(equal);
+    }
+  }
+}
+
 TEST_CASE("a tensor map's dims are the box's, and what the operand has where the box leaves them open") {
   const TensorBox box = {1, {256, 0, 3, 1}, {2048, 65536, 16}, {256, 2, 3, 1}};
   const auto shape = ShapeOf(box, {0x1000, 7, 1 << 20, 10 * 2048 + 5});

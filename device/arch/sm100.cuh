@@ -1,0 +1,18 @@
+// Data-centre Blackwell (sm_100a, sm_103a). See nvidia.cuh, port_example.h.
+#pragma once
+
+#include "device/arch/bulk_copy.cuh"
+#include "device/arch/nvidia_attention.cuh"
+#include "device/arch/nvidia_worker.cuh"
+
+namespace eventide {
+
+struct Sm100 : MovingRegistersPort {};
+
+template <class P>
+EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader& header) {
+  extern __shared__ __align__(128) u8 worker_memory[];
+  RunWorkerOn<Sm100, P>(program, &header, worker_memory);
+}
+
+}  // namespace eventide
