@@ -78,6 +78,8 @@ struct WgmmaProducts {
       for (i32 left = steps; left > 0; left -= kAtOnce) {
         const u32 b = w.TakeShared(kLaneInput).x;
         if (works) {
+          // What its slot held before was this warpgroup's, too, or is from before the pass, which all warps begin
+          // together: so it has arrived, and `full` cannot be taken for a phase earlier.
           const uint2 page = w.PeekShared(kLaneStream, group);
           // Of a tile without a partner both pairs of warps have the rows.
           const u32 a = page.x + warp / 2 % 2 * page.y + warp % 2 * kFragmentBytes + w.Lane() * 16;

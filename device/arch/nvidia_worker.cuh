@@ -239,4 +239,10 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   if (warp != kWatchWarp && LaneId() == 0) BarrierArrive(SharedAddress(&shared.finished));
 }
 
+template <class Port, class P>
+EVT_FN void RunWorkerOf(const ProgramRecord& program, const StepHeader& header) {
+  extern __shared__ __align__(128) u8 worker_memory[];
+  RunWorkerOn<Port, P>(program, &header, worker_memory);
+}
+
 }  // namespace eventide

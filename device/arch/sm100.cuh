@@ -11,8 +11,7 @@ struct Sm100 : MovingRegistersPort {};
 
 template <class P>
 EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader& header) {
-  extern __shared__ __align__(128) u8 worker_memory[];
-  RunWorkerOn<Sm100, P>(program, &header, worker_memory);
+  RunWorkerOf<Sm100, P>(program, header);
 }
 
 }  // namespace eventide

@@ -18,8 +18,7 @@ struct Sm120 : BulkCopyPort {
 
 template <class P>
 EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader& header) {
-  extern __shared__ __align__(128) u8 worker_memory[];
-  RunWorkerOn<Sm120, P>(program, &header, worker_memory);
+  RunWorkerOf<Sm120, P>(program, header);
 }
 
 }  // namespace eventide

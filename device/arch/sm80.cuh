@@ -57,8 +57,7 @@ struct Sm80 {
 
 template <class P>
 EVT_FN void RunWorker(const ProgramRecord& program, const StepHeader& header) {
-  extern __shared__ __align__(128) u8 worker_memory[];
-  RunWorkerOn<Sm80, P>(program, &header, worker_memory);
+  RunWorkerOf<Sm80, P>(program, header);
 }
 
 }  // namespace eventide
