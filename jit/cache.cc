@@ -178,6 +178,7 @@ absl::StatusOr<CacheEntry> KernelCache::GetOrMake(
   entry.made = true;
   if (!entry.note.empty()) {
     ASSIGN_OR_RETURN(entry.payload, make());
+    entry.kept = false;
     return entry;
   }
   // Whoever holds the lock makes the entry; the others find it when they get here.
@@ -195,6 +196,7 @@ absl::StatusOr<CacheEntry> KernelCache::GetOrMake(
       !lock.note().empty() ? lock.note() : WriteEntry(path, key, entry.payload);
   if (!problem.empty()) {
     entry.note = problem;
+    entry.kept = false;
   } else {
     Evict(kMaxBytes);
   }

@@ -16,6 +16,7 @@ namespace eventide {
 struct CacheEntry {
   std::string payload;
   bool made = false;  // by this call, not taken from the folder
+  bool kept = true;   // the folder has it now
   std::string note;   // why it was not kept, or that a damaged one was replaced; usually empty
 };
 

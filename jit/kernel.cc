@@ -91,6 +91,7 @@ absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
                                                          : options.cache_folder);
     ASSIGN_OR_RETURN(const CacheEntry entry, cache.GetOrMake(KernelCache::Key(parts), make));
     kernel.compiled = entry.made;
+    kernel.kept = entry.kept;
     kernel.cache_note = entry.note;
     RETURN_IF_ERROR(Unpack(entry.payload, kernel));
   } else {

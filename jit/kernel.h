@@ -26,6 +26,7 @@ struct Kernel {
   std::string source;
   KernelUsage usage;
   bool compiled = false;   // in this process, not taken from the cache
+  bool kept = false;       // the cache has it now
   std::string cache_note;  // why the cache could not be used, if so
   double generate_ms = 0, compile_ms = 0;
 };

@@ -3,13 +3,18 @@
 
 #include "absl/strings/str_format.h"
 #include "core/status.h"
-#include "tools/command.h"
+#include "jit/kernel.h"
+#include "models/decoder.h"
+#include "tools/flags.h"
+#include "tools/gpu_program.h"
 
 namespace eventide {
 namespace {
 
 struct CacheFlags {
   bool json = false;
+  EngineFlags engine;
+  std::vector<std::string> archs;
 };
 
 absl::StatusOr<KernelCache> OpenCache(std::string* folder) {
@@ -65,6 +70,40 @@ absl::Status ClearCache(const CacheFlags& flags) {
   return PrintText(absl::StrFormat("%d files removed from %s\n", removed, folder));
 }
 
+// As a run with these flags compiles it (serve/backend.cc), so that the run finds it.
+absl::Status AddKernels(CacheFlags flags) {
+  std::string folder;
+  ASSIGN_OR_RETURN(const KernelCache cache, OpenCache(&folder));
+  ASSIGN_OR_RETURN(const auto archs, ArchsNamed(flags.archs));
+  ASSIGN_OR_RETURN(const OpenedModel model, OpenModelForGpu(flags.engine));
+  ASSIGN_OR_RETURN(const DecoderLimits limits, ResolveLimits(flags.engine, model));
+  ASSIGN_OR_RETURN(const Decoder decoder, BuildDecoder(model.source->config(), model.storage, limits));
+  ASSIGN_OR_RETURN(const Program program, Lower(decoder.graph, DecoderVerifyOptions(decoder)));
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  std::string text;
+  Progress progress;
+  for (const GpuArch* arch : archs) {
+    progress.Bar("compiling", static_cast<double>(list.size()), static_cast<double>(archs.size()), arch->name);
+    KernelOptions options;
+    options.packer = true;
+    options.cache_folder = folder;
+    ASSIGN_OR_RETURN(const Kernel kernel, BuildKernel(program, *arch, options));
+    progress.Clear();
+    if (!kernel.kept) {
+      return absl::UnavailableError(absl::StrCat("the kernel for ", arch->name, " was compiled and could not be kept: ",
+                                                 kernel.cache_note));
+    }
+    list.push_back({{"arch", arch->name},
+                    {"compiled", kernel.compiled},
+                    {"cubin_bytes", kernel.cubin.size()},
+                    {"ms", kernel.compile_ms}});
+    absl::StrAppendFormat(&text, "%-8s %s, cubin %d bytes, %.0f ms\n", arch->name,
+                          kernel.compiled ? "compiled" : "was there", kernel.cubin.size(), kernel.compile_ms);
+  }
+  if (flags.json) return PrintJson({{"folder", folder}, {"kernels", list}});
+  return PrintText(absl::StrCat(text, "in ", folder, "\n"));
+}
+
 }  // namespace
 
 CommandBody AddCache(CLI::App* app) {
@@ -75,12 +114,31 @@ CommandBody AddCache(CLI::App* app) {
   for (CLI::App* sub : {list, clear}) {
     sub->add_flag("--json", flags->json, "One JSON object on stdout instead of text");
   }
+  CLI::App* add = app->add_subcommand("add", "Compiles a model's kernel for a GPU that need not be here");
+  AddEngineFlags(add, &flags->engine);
+  add->add_option("--arch", flags->archs, "sm_90a (H100, H200), sm_100a (B200), ...; several times for several")
+      ->required()
+      ->check(NotEmpty());
+  add->footer(
+      "A start with the same model and flags on a machine with the same NVRTC then compiles\n"
+      "nothing: for images that are built where there is no GPU. Take the folder along, or build\n"
+      "where EVENTIDE_CACHE_DIR will be. A draft model's kernel is not added.\n"
+      "Examples:\n"
+      "  eventide cache add --model random:llama-3.2-1b --arch sm_90a\n"
+      "  eventide cache add --model DIR --arch sm_90a --arch sm_100a --max-num-seqs 64");
   app->footer(
       "The folder is $EVENTIDE_CACHE_DIR, else $XDG_CACHE_HOME/eventide, else ~/.cache/eventide.\n"
       "Examples:\n"
       "  eventide cache list\n"
+      "  eventide cache add --model random:llama-3.2-1b --arch sm_90a\n"
       "  eventide cache clear");
-  return [=] { return list->parsed() ? ListCache(*flags) : ClearCache(*flags); };
+  return [=] {
+    if (add->parsed()) {
+      flags->json = flags->engine.json;
+      return AddKernels(*flags);
+    }
+    return list->parsed() ? ListCache(*flags) : ClearCache(*flags);
+  };
 }
 
 }  // namespace eventide

@@ -9,6 +9,7 @@
 #include "schedulers/scheduler.h"
 #include "tools/engine_flags.h"
 #include "tools/flags.h"
+#include "tools/gpu_program.h"
 
 namespace eventide {
 namespace {
@@ -76,19 +77,6 @@ absl::Status ShowSchedule(const Program& program, const EngineFlags& flags, int 
   return flags.json ? PrintJson({{"workers", workers}, {"grids", list}}) : PrintText(text);
 }
 
-absl::StatusOr<std::vector<const GpuArch*>> ChosenArchs(const InspectFlags& flags) {
-  std::vector<const GpuArch*> archs;
-  for (const std::string& name : flags.archs) {
-    const absl::StatusOr<const GpuArch*> arch = ArchByName(name);
-    if (!arch.ok()) return AsUsageError(arch.status());
-    archs.push_back(*arch);
-  }
-  if (archs.empty()) {
-    for (const GpuArch& arch : GpuArchs()) archs.push_back(&arch);
-  }
-  return archs;
-}
-
 absl::Status ShowSource(const Program& program, const GpuArch& arch, const InspectFlags& flags) {
   const std::string source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda});
   if (!flags.engine.json) return PrintText(source);
@@ -138,19 +126,14 @@ absl::Status RunInspect(InspectFlags& flags) {
     return UsageError("--arch is of --source and --kernels");
   }
   if (flags.source && flags.archs.size() > 1) return UsageError("--source shows one --arch");
-  ASSIGN_OR_RETURN(const auto archs, ChosenArchs(flags));
+  ASSIGN_OR_RETURN(auto archs, ArchsNamed(flags.archs));
+  if (archs.empty()) {
+    for (const GpuArch& arch : GpuArchs()) archs.push_back(&arch);
+  }
   if (!flags.timeline.empty()) return ShowTimeline(flags);
   if (flags.engine.model.empty()) return UsageError("--model is required");
-  // Kernels and sources are of a GPU's storage type, on any machine.
-  if (flags.engine.device == "auto" && for_gpu) flags.engine.device = "cpu";
-  ASSIGN_OR_RETURN(OpenedModel model, OpenFlaggedModel(flags.engine));
-  if (for_gpu) {
-    model.device = "cuda";
-    if (flags.engine.dtype == "auto" && model.storage == DType::kF32) model.storage = DType::kBF16;
-    if (model.storage == DType::kF32) {
-      return UsageError("kernels for GPUs are of bfloat16 or float16, not of float32");
-    }
-  }
+  ASSIGN_OR_RETURN(const OpenedModel model,
+                   for_gpu ? OpenModelForGpu(flags.engine) : OpenFlaggedModel(flags.engine));
   ASSIGN_OR_RETURN(const DecoderLimits limits, ResolveLimits(flags.engine, model));
   ASSIGN_OR_RETURN(const Decoder decoder,
                    BuildDecoder(model.source->config(), model.storage, limits));

@@ -165,6 +165,7 @@ const std::vector<Command>& Commands() {
       {"bench sync", "", {}},
       {"cache list", "", {}},
       {"cache clear", "", {}},
+      {"cache add", "--arch sm_90a", With(EngineFlagRows(), {{"--arch", {}, {"", "sm_91", "hopper"}}})},
       {"stress",
        "--replay 'graph pages=1' --device sim",
        {{"--device", {}, {"", "gpu"}},
@@ -329,6 +330,9 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "cache",
               "cache nonsense",
               "cache list clear extra",
+              "cache add --model random:test-llama",
+              "cache add --arch sm_90a",
+              "cache add --model random:test-llama --arch sm_90a --dtype float32",
               "warmup" + model + "--cold --compare"}) {
     INFO(call);
     const Ran ran = Run(call);

@@ -1,0 +1,61 @@
+// eventide cache add: what a machine without a GPU compiles is what a start on one looks for.
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "jit/cache.h"
+#include "jit/nvrtc.h"
+#include "tests/support/run_binary.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test.h"
+
+namespace eventide {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST_CASE("a kernel that was added is not compiled again, and a start finds it") {
+  const absl::StatusOr<const Nvrtc*> nvrtc = Nvrtc::Get();
+  if (!nvrtc.ok()) return Skip(std::string(nvrtc.status().message()));
+  if (Missing()) return;
+  const TempFolder folder;
+  ::setenv("EVENTIDE_CACHE_DIR", folder.path().c_str(), 1);
+  const std::string model = "--model random:test-llama --max-num-seqs 32 ";
+  for (const bool first : {true, false}) {
+    const Ran ran = Run("cache add " + model + "--arch sm_90a --json");
+    REQUIRE(ran.code == 0);
+    const Json json = Json::parse(ran.out);
+    CHECK(json["folder"] == folder.path());
+    REQUIRE(json["kernels"].size() == 1);
+    CHECK(json["kernels"][0]["arch"] == "sm_90a");
+    CHECK(json["kernels"][0]["compiled"] == first);
+    CHECK(json["kernels"][0]["cubin_bytes"] > 10000);
+  }
+  // A driver that only pretends, with an H100's compute capability. Number of blocks and lengths are no part of a kernel.
+  ::setenv("LD_LIBRARY_PATH", (std::string(EVENTIDE_BINARY_ROOT) + "/tests/fakes/driver").c_str(), 1);
+  ::setenv("FAKE_CUDA", "free=4096", 1);
+  const auto kernels_after_start = [&](const std::string& flags) {
+    const Ran start = RunForErrors("generate " + flags +
+                                   "--dtype bfloat16 --device cuda --num-blocks 100 --max-model-len 300 --tokens 1 "
+                                   "--max-tokens 1");
+    INFO(start.out);
+    const auto kept = KernelCache(folder.path()).List();
+    REQUIRE(kept.ok());
+    return kept->size();
+  };
+  CHECK(kernels_after_start(model) == 1);
+  CHECK(kernels_after_start("--model random:test-llama --max-num-seqs 33 ") == 2);  // a start that must compile does
+}
+
+TEST_CASE("a folder that keeps nothing is an error of cache add, not a kernel lost in silence") {
+  const absl::StatusOr<const Nvrtc*> nvrtc = Nvrtc::Get();
+  if (!nvrtc.ok()) return Skip(std::string(nvrtc.status().message()));
+  if (Missing()) return;
+  ::setenv("EVENTIDE_CACHE_DIR", "/dev/null/folder", 1);
+  const Ran ran = RunForErrors("cache add --model random:test-llama --arch sm_90a");
+  INFO(ran.out);
+  CHECK(ran.code == 1);
+  CHECK(ran.out.find("could not be kept: cannot create /dev/null/folder") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace eventide
