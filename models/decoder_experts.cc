@@ -28,7 +28,8 @@ class Builder {
         tile_(Linear::TileTokens(static_cast<i32>(DTypeSize(place.decoder->storage)))),
         token_tiles_(CeilDiv(tokens_, tile_)),
         tiles_(g_.Load(e_.tile_count, {Layer()}) * Min(tokens_, 1)),
-        hidden_tiles_(shape_.hidden_rows / kTileRows) {}
+        up_tiles_(shape_.expert_rows / kTileRows),
+        down_tiles_(shape_.hidden_rows / kTileRows) {}
 
   void Build() {
     Router();
@@ -57,6 +58,16 @@ class Builder {
   IndexRange TileSlotGroups() const {
     return IndexRange(g_.Load(e_.tiles, {Layer(), At(0), 1}),
                       g_.Load(e_.tiles, {Layer(), At(0) + 1, 1}));
+  }
+
+  // Row tiles of an expert that a task does: its beginning and end cost as much as several pages, and the experts of
+  // one token make some 128 tasks, one for each worker of a GPU.
+  int Together(int row_tiles) const { return Max(row_tiles * c_.experts_per_token / 128, 1); }
+  // A task's columns are of one chunk of the residual.
+  int DownTogether() const {
+    int tiles = Min(Together(down_tiles_), kChunk / kTileRows);
+    while (kChunk / kTileRows % tiles != 0) --tiles;
+    return tiles;
   }
 
   struct Call {
@@ -183,29 +194,31 @@ class Builder {
         Operand(t_.xm).Region({IndexRange(0, CeilDiv(tokens_, 8))});
     call.operands[LinearOperand::kSums] = Operand(t_.ssq_m).Region({IndexRange(0, tokens_)});
     call.operands[LinearOperand::kOutput] = Operand(e_.act).Region(
-        {TileSlotGroups(), TileColumns(kTileRows / 2 * 8, ActivationGroup(width))});
+        {TileSlotGroups(), TileColumns(Together(up_tiles_) * kTileRows / 2 * 8, ActivationGroup(width))});
     call.params.output_stride = width;
     call.params.gathers = 1;
-    AddTables(shape_.expert_rows / kTileRows, &call);
+    AddTables(up_tiles_, Together(up_tiles_), &call);
     // What it reads has been waited for with its extent, which `route` published.
     g_.Call<Linear>("gate_up", call.operands, call.params,
-                    {tiles_, shape_.expert_rows / kTileRows}, place_.variant)
+                    {tiles_, CeilDiv(up_tiles_, call.params.tiles)}, place_.variant)
         .Notify(act_done_, {Layer(), At(0)});
 
     call = LinearCall(LinearParams::kStore, e_.down_w.weight, c_.hidden, width, kTileRows);
     call.operands[LinearOperand::kInput] = Operand(e_.act).Region({TileSlotGroups()});
     const IndexRange slots = TileSlotGroups();
+    const int together = DownTogether();
     call.operands[LinearOperand::kOutput] = Operand(e_.outputs).Region(
-        {IndexRange(slots.low * 8, slots.high * 8), TileColumns(kTileRows, c_.hidden)});
+        {IndexRange(slots.low * 8, slots.high * 8), TileColumns(together * kTileRows, c_.hidden)});
     call.params.output_stride = c_.hidden;
-    AddTables(hidden_tiles_, &call);
-    g_.Call<Linear>("down", call.operands, call.params, {tiles_, hidden_tiles_}, place_.variant)
+    AddTables(down_tiles_, together, &call);
+    g_.Call<Linear>("down", call.operands, call.params, {tiles_, CeilDiv(down_tiles_, together)}, place_.variant)
         .Wait(act_done_, {Layer(), At(0)})
-        .Notify(down_done_, {Layer(), At(1) / (kChunk / kTileRows)});
+        .Notify(down_done_, {Layer(), At(1) / (kChunk / kTileRows / together)});
   }
 
-  void AddTables(int row_tiles, Call* call) const {
+  void AddTables(int row_tiles, int together, Call* call) const {
     call->params.expert_tiles = row_tiles;
+    call->params.tiles = together;
     call->operands[LinearOperand::kTiles] = Operand(e_.tiles, Layer());
     call->operands[LinearOperand::kSlotToken] =
         Operand(e_.slot_token).Region({IndexRange(0, e_.slots)});
@@ -249,7 +262,7 @@ class Builder {
   const Expr tokens_;
   const int tile_;  // tokens of a dense linear's task
   const Expr token_tiles_, tiles_;
-  const int hidden_tiles_;
+  const int up_tiles_, down_tiles_;  // row tiles of one expert
   EventId router_done_, shared_done_, act_done_, down_done_;
 };
 

@@ -22,6 +22,7 @@ struct ExpertsShape {
   int tokens, experts, top_k, hidden, width;
   bool normalise = true, sigmoid = false, shared = false;
   float scale = 1.0f;
+  int together = 1;  // row tiles of an expert linear's task
 };
 
 // Stored values of one layer. Logits are what the test wants to happen.
@@ -218,7 +219,7 @@ class ExpertsCase {
     const EventId down_done = g.AddEvents("down_done", {1});
     LinearParams linear = {};
     linear.tile_rows = 32;
-    linear.tiles = 1;
+    linear.tiles = s_.together;
     linear.count_index = -1;
     linear.rows = 2 * s_.width;
     linear.k = s_.hidden;
@@ -242,7 +243,7 @@ class ExpertsCase {
     operands[LinearOperand::kOutput] = act;
     operands[LinearOperand::kTiles] = table_;
     operands[LinearOperand::kSlotToken] = slot_token_;
-    g.Call<Linear>("gate_up", operands, linear, {tiles, up_tiles}, variant)
+    g.Call<Linear>("gate_up", operands, linear, {tiles, CeilDiv(up_tiles, s_.together)}, variant)
         .Wait(routed_, {0})
         .Notify(act_done, {At(0)});
     linear.rows = linear.output_stride = s_.hidden;
@@ -253,7 +254,7 @@ class ExpertsCase {
     operands[LinearOperand::kWeight] = down_;
     operands[LinearOperand::kInput] = act;
     operands[LinearOperand::kOutput] = outputs_;
-    g.Call<Linear>("down", operands, linear, {tiles, down_tiles}, variant)
+    g.Call<Linear>("down", operands, linear, {tiles, CeilDiv(down_tiles, s_.together)}, variant)
         .Wait(act_done, {At(0)})
         .Notify(down_done, {0});
     g.Call<Combine>("combine",

@@ -46,6 +46,24 @@ TEST_CASE("an expert with 0, 1, tile - 1, tile and tile + 1 tokens, or with all 
   }
 }
 
+TEST_CASE("an expert's bits do not depend on how many row tiles a task has") {
+  for (const int tokens : {1, 9, 70}) {
+    ExpertsData<BF16> data({tokens, 4, 2, 160, 96}, 6);
+    for (const OpBackend& backend : HostBackends()) {
+      INFO(backend.name << ", " << tokens << " tokens");
+      data.s.together = 1;
+      const std::vector<float> apart = ExpertsCase<BF16>(backend, data).Residual();
+      for (const int together : {2, 3, 5}) {
+        data.s.together = together;
+        ExpertsCase<BF16> some(backend, data);
+        some.Check();
+        const std::vector<float> bits = some.Residual();
+        REQUIRE(std::memcmp(bits.data(), apart.data(), bits.size() * 4) == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("drawn routes replace the choice, with one expert several times for a token too") {
   ExpertsData<BF16> data({19, 16, 4, 64, 24}, 3);
   RandomValues random(5);

@@ -54,8 +54,11 @@ TEST_CASE("a token's experts on a GPU have the same bits alone and in company") 
     some.s.tokens = tokens;
     some.x.resize(static_cast<size_t>(tokens) * 192);
     for (const OpBackend& backend : {kGpu, kGpuThree}) {
-      const std::vector<float> bits = ExpertsCase<BF16>(backend, some).Residual();
-      REQUIRE(std::memcmp(bits.data(), expected.data(), bits.size() * 4) == 0);
+      for (const int together : {1, 4}) {
+        some.s.together = together;
+        const std::vector<float> bits = ExpertsCase<BF16>(backend, some).Residual();
+        REQUIRE(std::memcmp(bits.data(), expected.data(), bits.size() * 4) == 0);
+      }
     }
   }
 }
