@@ -41,6 +41,26 @@ TEST_CASE("plan splits a long context over workers, less so where tables are sho
   }
 }
 
+TEST_CASE("parts are half as long where they keep no more than half of the workers") {
+  PlanShape s;
+  s.kv_heads = 1;
+  s.part_tokens = 0;
+  const OpBackend backend{"cpu", 0, 8, "static"};
+  for (const int rows : {1, 2}) {  // four parts of 256 positions each, or two of 512
+    OpStep step;
+    step.slots.resize(rows);
+    for (int r = 0; r < rows; ++r) {
+      step.slots[r].context_length = 1023;
+      step.rows.push_back({static_cast<u32>(r), kDeviceKnows, 0, kRowSample});
+    }
+    const Planned p = RunPlan(backend, s, step);
+    CheckItems(p, step, s);
+    CAPTURE(rows);
+    CHECK(p.items[0].parts == (rows == 1 ? 4 : 2));
+    CHECK(static_cast<int>(p.items.size()) == 4);
+  }
+}
+
 TEST_CASE("plan accepts no rows, finished rows and the most rows it promises") {
   PlanShape s;
   const OpBackend backend{"cpu", 0, 2, "static"};
