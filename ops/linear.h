@@ -66,11 +66,11 @@ struct Linear {
     part.token = t.at.at[0] * kTokens * Max(p.team, 1);
     part.tokens = Min(tokens - part.token, kTokens * Max(p.team, 1));
     if (part.tokens > kTokens && p.team > 1) {
-      const i32 members = part.tokens > 2 * kTokens ? p.team : 2, mine = t.at.at[1] % members;
-      part.tile = (t.at.at[1] - mine) * p.tiles;
-      part.tiles *= members;
+      const i32 bits = part.tokens > 2 * kTokens && p.team > 2 ? 2 : 1, mine = t.at.at[1] & ((1 << bits) - 1);
+      part.tile -= mine * p.tiles;
+      part.tiles <<= bits;
       const i32 groups = CeilDiv(part.tokens, 8);  // at least one for each
-      const i32 begin = groups * mine / members * 8, end = groups * (mine + 1) / members * 8;
+      const i32 begin = (groups * mine >> bits) * 8, end = (groups * (mine + 1) >> bits) * 8;
       part.token += begin;
       part.tokens = Min(part.tokens, end) - begin;
     }
@@ -135,23 +135,6 @@ struct Linear {
       }
     }
   }
-  // Pages of one segment's activations.
-  template <class L>
-  static EVT_FN void CopySegments(L& lane, const Task<Params>& t, i32 steps, const Part& part) {
-    const i32 layer = t.BoxLayer(LinearOperand::kInput);
-    EVT_ROLLED
-    for (i32 left = part.tiles; left > 0; left -= kWideTiles) {
-      EVT_ROLLED
-      for (i32 segment = 0; segment < kSegments; ++segment) {
-        EVT_ROLLED
-        for (i32 step = 0; step < steps; step += kWideSteps) {
-          lane.CopyBox(t.Box(kBoxSegment), BoxAt{{0, segment, step, part.token / 8, layer}}, kPageBytes,
-                       kWideSteps * kWideStepBytes);
-        }
-      }
-    }
-  }
-
   template <class T, class L>
   static EVT_FN void Input(L& lane, const Task<Params>& t) {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
@@ -159,18 +142,13 @@ struct Linear {
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
     const Part part = PartOf<kElements>(t);
-    const i32 groups = CeilDiv(part.tokens, 8), page_steps = InputSteps(groups, kElements);
     const u8* input = t.Operand<const u8>(LinearOperand::kInput);
-    if constexpr (L::kWideTiles) {
-      if (Wide<T, L>(p, part)) {
-        lane.ByOne([&](auto& one) { CopySegments(one, t, steps, part); });
-        return;
-      }
-    }
     if (!p.gathers) {
-      lane.ByOne([&](auto& one) { CopyGroups<kElements>(one, t, steps, part, groups, page_steps); });
+      const bool wide = Wide<T, L>(p, part);
+      lane.ByOne([&](auto& one) { CopyGroups<kElements>(one, t, steps, part, wide); });
       return;
     }
+    const i32 page_steps = InputSteps(CeilDiv(part.tokens, 8), kElements);
     EVT_ROLLED
     for (i32 left = part.tiles; left > 0; --left) {
       EVT_ROLLED
@@ -180,30 +158,34 @@ struct Linear {
       }
     }
   }
+  // For each tile pages of all segments; wide: for each pass pages of one segment.
   template <i32 kElements, class L>
-  static EVT_FN void CopyGroups(L& lane, const Task<Params>& t, i32 steps, const Part& part, i32 groups,
-                                i32 page_steps) {
+  static EVT_FN void CopyGroups(L& lane, const Task<Params>& t, i32 steps, const Part& part, bool wide) {
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
-    const Params& p = t.params();
-    const i32 begin = part.token / 8;
-    const u64 group_bytes = static_cast<u64>(ActivationGroup(p.k)) * kElements;
+    const i32 groups = CeilDiv(part.tokens, 8), begin = part.token / 8;
+    const u64 group_bytes = static_cast<u64>(ActivationGroup(t.params().k)) * kElements;
     const u8* first = t.Operand<const u8>(LinearOperand::kInput) + static_cast<u64>(begin) * group_bytes;
-    const u64 box = t.Box(groups <= 2 ? kBox16 : groups <= 4 ? kBox32 : kBox64);
+    const i32 page_steps = wide ? kWideSteps : InputSteps(groups, kElements);
+    const u64 box = t.Box(wide ? kBoxSegment : groups <= 2 ? kBox16 : groups <= 4 ? kBox32 : kBox64);
+    const u32 piece = static_cast<u32>(page_steps) * (wide ? kWideStepBytes : kStepBytes);
     const i32 layer = t.BoxLayer(LinearOperand::kInput);
     EVT_ROLLED
-    for (i32 left = part.tiles; left > 0; --left) {
+    for (i32 left = part.tiles; left > 0; left -= wide ? kWideTiles : 1) {
       EVT_ROLLED
-      for (i32 step = 0; step < steps; step += page_steps) {
-        if constexpr (L::kTensorBoxes) {
-          if (groups > 1) {  // one group is one run of memory
-            lane.CopyBox(box, BoxAt{{0, step, begin, 0, layer}}, kPageBytes,
-                         static_cast<u32>(page_steps) * kStepBytes);
-            continue;
+      for (i32 segment = 0; segment < (wide ? kSegments : 1); ++segment) {
+        EVT_ROLLED
+        for (i32 step = 0; step < steps; step += page_steps) {
+          if constexpr (L::kTensorBoxes) {
+            if (groups > 1) {  // one group is one run of memory
+              const BoxAt at = wide ? BoxAt{{0, segment, step, begin, layer}} : BoxAt{{0, step, begin, 0, layer}};
+              lane.CopyBox(box, at, kPageBytes, piece);
+              continue;
+            }
           }
+          const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes;
+          const u8* from = first + static_cast<u64>(step) * kStepBytes;
+          lane.Copy(CopyShape::Of(groups, bytes), [&](i32 g, i32) { return from + g * group_bytes; });
         }
-        const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes;
-        const u8* from = first + static_cast<u64>(step) * kStepBytes;
-        lane.Copy(CopyShape::Of(groups, bytes), [&](i32 g, i32) { return from + g * group_bytes; });
       }
     }
   }
