@@ -268,7 +268,7 @@ class Builder {
     g_.Call<Linear>("o", o, params, {stay_tiles_, Tasks(params, shape_.hidden_rows)}, variant_)
         .Wait(attn_done_, {Layer(), IndexRange(0, c_.kv_heads)})
         .Notify(o_done_, {Layer(), At(0)});
-    if (c_.IsMoe()) return AddExperts({&g_, &d_, &t_, tokens_, variant_, x_ready_, o_done_});
+    if (c_.IsMoe()) return AddExperts({&g_, &d_, &t_, tokens_, variant_, x_ready_, o_done_, mlp_done_});
 
     std::vector<Operand> gate_up = LinearOperands(PerLayer(t_.gate_up_w.weight), Groups(t_.xm));
     params = ParamsOf(LinearParams::kSiluMul, 2 * c_.intermediate, shape_.mlp_rows, c_.hidden);

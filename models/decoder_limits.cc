@@ -21,10 +21,8 @@ absl::Status CheckSupported(const ModelConfig& c, const DecoderLimits& limits) {
     return absl::InvalidArgumentError(
         absl::StrCat("vocab_size is ", c.vocab, "; sampling handles at most 2097152"));
   }
-  if (limits.exit_first > 0 && (c.IsMoe() || c.wide_qk_norm)) {
-    return absl::UnimplementedError(
-        c.IsMoe() ? "early exit of a mixture of experts: its routing takes all tokens of the step"
-                  : "early exit where queries and keys are normed over all heads");
+  if (limits.exit_first > 0 && c.wide_qk_norm) {
+    return absl::UnimplementedError("early exit where queries and keys are normed over all heads");
   }
   for (int layer = 1; layer < c.layers; ++layer) {
     if (c.Window(layer) == c.Window(0)) continue;

@@ -51,7 +51,6 @@ SplitLimits SplitOf(const Decoder& decoder);
 struct ExpertTensors {
   EventId routed;  // per layer; publishes tiles and tile_count
   int max_tiles = 0;
-  Expr slots;  // the most that the step's tokens can fill
   TensorId logits, pairs, counts, bases, pair_slot, slot_token, tiles, tile_count;
   TensorId act, outputs, shared, drawn;
   LinearTensors router_w, gate_up_w, down_w;
@@ -88,10 +87,13 @@ struct ExpertsPlace {
   Expr tokens;
   int variant;
   EventId x_ready, o_done;  // [layers + 1][token tiles], [layers][token tiles]
+  EventId mlp_done;         // of early exit only: [layers][token tiles]
 };
 // Calls the grids of a layer of experts, from behind `o` to the next layer's input.
 void AddExperts(const ExpertsPlace& place);
 
+// The most slots that so many tokens can fill: MostSlots.
+Expr SlotsOf(const ModelConfig& config, const Expr& tokens);
 // Values of `tiles` and `tile_count` as `route` might write them in a step of so many tokens.
 PublishedValues SampleExperts(const Decoder& decoder, int64_t tokens, uint64_t seed);
 

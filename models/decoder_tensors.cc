@@ -141,8 +141,7 @@ class Tensors {
     const int64_t most_pairs = int64_t{d_.limits.max_tokens} * c_.experts_per_token;
     const int64_t most_slots = MostSlots(most_pairs, experts);
     e.max_tiles = static_cast<int>(MostTiles(most_pairs, experts));
-    const Expr pairs = tokens_ * c_.experts_per_token;
-    e.slots = pairs + 7 * Min(pairs, experts);
+    const Expr slots = SlotsOf(c_, tokens_);
     // Of one layer each: what it publishes must not change while a layer still reads it.
     e.routed = g_.AddEvents("routed", {layers});
     e.tiles = g_.AddPublished("tiles", {layers, e.max_tiles + 1, int{sizeof(ExpertTile) / 4}}, 0,
@@ -159,9 +158,9 @@ class Tensors {
     e.counts = Scratch("group_counts", DType::kI32, {groups, experts});
     e.bases = Scratch("group_bases", DType::kI32, {groups, experts});
     e.pair_slot = Scratch("pair_slot", DType::kI32, {tokens_, c_.experts_per_token});
-    e.slot_token = Scratch("slot_token", DType::kI32, {e.slots});
-    e.act = Activations("expert_act", e.slots, c_.moe_intermediate);
-    e.outputs = Scratch("expert_outputs", DType::kF32, {e.slots, c_.hidden});
+    e.slot_token = Scratch("slot_token", DType::kI32, {slots});
+    e.act = Activations("expert_act", slots, c_.moe_intermediate);
+    e.outputs = Scratch("expert_outputs", DType::kF32, {slots, c_.hidden});
     e.shared = e.outputs;  // not read
     if (c_.shared_intermediate > 0) {
       e.shared = Scratch("shared_output", DType::kF32, {tokens_, c_.hidden});

@@ -171,7 +171,9 @@ RouteStatistics StatisticsOf(const Routes& routes, int experts, int batch, int s
       std::fill(tokens.begin(), tokens.end(), 0);
       for (int i = 0; i < batch; ++i) {
         const int32_t* line = routes.Line(layer, (first + i) % routes.lines);
-        for (int k = 0; k < routes.top_k; ++k) ++tokens[static_cast<size_t>(line[k])];
+        for (int k = 0; k < routes.top_k; ++k) {
+          if (line[k] >= 0) ++tokens[static_cast<size_t>(line[k])];
+        }
       }
       const int active = static_cast<int>(tokens.size()) -
                          static_cast<int>(std::count(tokens.begin(), tokens.end(), 0));

@@ -18,7 +18,7 @@ inline constexpr int kDrawnStride = 1024, kDrawnLines = 16 * kDrawnStride;
 // Experts of tokens: [layer][line][rank]. The device takes line (step * 1024 + token) mod lines.
 struct Routes {
   int layers = 0, lines = 0, top_k = 0;
-  std::vector<int32_t> experts;  // -1: as the router says
+  std::vector<int32_t> experts;  // -1: as the router says; of a step that has run: the token had left (early exit)
 
   const int32_t* Line(int layer, int line) const {
     return &experts[(static_cast<size_t>(layer) * lines + line) * top_k];

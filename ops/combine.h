@@ -15,9 +15,9 @@ namespace eventide {
 struct Combine {
   static constexpr OpInfo kInfo = {
       "combine",
-      9,
+      10,
       {In("outputs"), In("pairs"), In("pair_slot"), In("shared"), In("logits"), In("gain"),
-       InOut("x"), Out("next"), Out("next_sums")}};
+       InOut("x"), Out("next"), Out("next_sums"), In("count")}};
   enum : int {
     kOutputs,  // float[slots][hidden]: what experts computed
     kPairs,
@@ -28,6 +28,7 @@ struct Combine {
     kX,
     kNext,
     kNextSums,
+    kCount,  // i32[]: see Params
   };
 
   static constexpr i32 kTokens = 4;     // of a task
@@ -35,6 +36,7 @@ struct Combine {
 
   struct Params {
     DimRef tokens;
+    i32 count_index;  // >= 0: the element of operand "count" that holds them
     i32 hidden;
     i32 top_k;
     i32 shared_gate;  // >= 0: there is a shared expert, times the sigmoid of this column of "logits"
@@ -45,7 +47,8 @@ struct Combine {
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     const Params& p = t.params();
     const i32 first = t.at.at[0] * kTokens;
-    const i32 tokens = Min(t.Dim(p.tokens) - first, kTokens);
+    const i32 all = p.count_index < 0 ? t.Dim(p.tokens) : t.Operand<const i32>(kCount)[p.count_index];
+    const i32 tokens = Min(all - first, kTokens);
     const i32 first_column = t.at.at[1] * kColumns;
     const i32 columns = Min(p.hidden - first_column, kColumns);
     float* sums = reinterpret_cast<float*>(w.Scratch());

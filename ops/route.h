@@ -24,10 +24,10 @@ namespace eventide {
 struct Route {
   static constexpr OpInfo kInfo = {
       "route",
-      11,
+      12,
       {In("logits"), In("drawn"), Out("pairs"), Out("counts"), In("all_pairs"), In("all_counts"),
        Out("bases"), Out("pair_slot"), Out("slot_token"), Out("tiles"),
-       Out("tile_count")}};
+       Out("tile_count"), In("count")}};
   enum : int {
     kLogits,     // float[tokens][logits_stride]
     kDrawn,      // i32[draws][top_k]: experts to take instead of those chosen, for benches; < 0: do not
@@ -40,6 +40,7 @@ struct Route {
     kSlotToken,  // i32[slots]
     kTiles,      // ExpertTile[tiles + 1]
     kTileCount,  // i32: the number of tiles, and 1 where there are none
+    kCount,      // i32[]: see Params
   };
 
   static constexpr i32 kTokens = 8;  // of a task that chooses
@@ -48,6 +49,7 @@ struct Route {
 
   struct Params {
     DimRef tokens;
+    i32 count_index;  // >= 0: the element of operand "count" that holds them
     i32 experts, top_k;
     i32 logits_stride;
     i32 draws;      // > 0: lines of "drawn", taken in turn over tokens and steps
@@ -60,7 +62,8 @@ struct Route {
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     const Params& p = t.params();
-    const i32 tokens = t.Dim(p.tokens);
+    const i32 tokens =
+        p.count_index < 0 ? t.Dim(p.tokens) : t.Operand<const i32>(kCount)[p.count_index];
     if (!p.groups || tokens <= kTokens) {
       const i32 first = p.groups ? 0 : t.at.at[0] * kTokens;
       Choose(w, t, first, Min(tokens - first, kTokens));

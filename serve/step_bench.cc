@@ -301,10 +301,15 @@ absl::StatusOr<Routes> StepBench::LastRoutes() {
   const Buffer buffer = runner_->executor().TensorBuffer(decoder.pairs);
   constexpr int64_t kFields = 4;  // RoutedPair: the expert comes first
   std::vector<int32_t> pairs(static_cast<size_t>(routes.lines * routes.top_k * kFields));
+  std::vector<int> computed(static_cast<size_t>(routes.layers), routes.lines);
+  if (decoder.HasExits()) {
+    ASSIGN_OR_RETURN(computed, runner_->TokensOfLayers());
+  }
   for (int64_t layer = 0; layer < routes.layers; ++layer) {
     RETURN_IF_ERROR(runner_->executor().Read(buffer, layer * (buffer.bytes / routes.layers),
                                              pairs.data(), static_cast<int64_t>(pairs.size() * 4)));
-    for (size_t i = 0; i < pairs.size(); i += kFields) routes.experts.push_back(pairs[i]);
+    const size_t known = static_cast<size_t>(computed[static_cast<size_t>(layer)] * routes.top_k * kFields);
+    for (size_t i = 0; i < pairs.size(); i += kFields) routes.experts.push_back(i < known ? pairs[i] : -1);
   }
   return routes;
 }

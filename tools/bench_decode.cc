@@ -214,7 +214,7 @@ CommandBody AddBenchDecode(CLI::App* app) {
   app->footer(
       "bytes: weights of all linears and the head once, KV of all rows; floor: bytes at the read\n"
       "ceiling measured in the same run; share: floor / median. ms are of the step on its device.\n"
-      "With --exit-threshold bytes and floor stay those of all layers.\n"
+      "With --exit-threshold bytes and floor stay those of all layers; of experts, those that have tokens.\n"
       "With --speculate every row verifies N random drafts; with --speculate-model those that the model\n"
       "drafts from random KV, its N steps included: what that costs, not what it brings.\n"
       "Examples:\n"

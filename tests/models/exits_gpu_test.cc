@@ -16,7 +16,7 @@ ExitSetup OnGpu(DType storage) {
 
 TEST_CASE("with nobody who leaves, early exit has the plain decoder's bits on a GPU") {
   if (!HaveGpu()) return;
-  for (const char* preset : {"test-llama", "test-qwen3"}) {
+  for (const char* preset : {"test-llama", "test-qwen3", "test-moe"}) {
     CheckNobodyLeaves(OnGpu(DType::kBF16), preset);
   }
 }
@@ -27,11 +27,12 @@ TEST_CASE("with everybody leaving at a point, a GPU's logits are those of a deco
     CheckEverybodyLeaves(OnGpu(DType::kBF16), "test-llama", layer);
   }
   CheckEverybodyLeaves(OnGpu(DType::kF16), "test-qwen3", 2);
+  CheckEverybodyLeaves(OnGpu(DType::kBF16), "test-qwen2-moe", 2);
 }
 
 TEST_CASE("who leaves on a GPU is a matter of each token, whatever it is computed with") {
   if (!HaveGpu()) return;
-  for (const char* preset : {"test-llama", "test-qwen3"}) {
+  for (const char* preset : {"test-llama", "test-qwen3", "test-moe"}) {
     for (const char* policy : {"static", "ticket"}) {
       ExitSetup setup = OnGpu(DType::kBF16);
       setup.threshold = 0.75f;

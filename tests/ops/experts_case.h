@@ -22,6 +22,7 @@ struct ExpertsShape {
   int tokens, experts, top_k, hidden, width;
   bool normalise = true, sigmoid = false, shared = false;
   float scale = 1.0f;
+  bool counted = false;  // the number of tokens is an element of "count", not the dim
   int together = 1;  // row tiles of an expert linear's task
 };
 
@@ -91,11 +92,13 @@ class ExpertsCase {
       : d_(data), s_(data.s), rig_("experts"), most_(std::max(graph_tokens, s_.tokens)) {
     Graph& g = rig_.graph();
     tokens_ = g.AddSymbol("tokens", 0, std::max(most_, 1));
+    dim_ = g.Dim(s_.counted ? g.AddSymbol("more", 0, most_ + kMore) : tokens_);
     AddTensors(backend);
     AddGrids();
     rig_.Start(backend);
     StepHeader header = {};
     header.symbols[0] = s_.tokens;
+    header.symbols[1] = s_.tokens + kMore;
     rig_.Step(header);
   }
 
@@ -160,6 +163,7 @@ class ExpertsCase {
     slots_ = static_cast<int>(MostSlots(pairs, s_.experts));
     tiles_ = static_cast<int>(MostTiles(pairs, s_.experts));
     logits_ = rig_.Input("logits", d_.logits);
+    count_ = rig_.Input("count", std::vector<i32>{s_.tokens + kMore, s_.tokens});
     drawn_ = rig_.Input("drawn", d_.drawn);
     pairs_ = rig_.template Output<i32>("pairs", pairs * 4, TensorRole::kState);
     counts_ = rig_.template Output<i32>("counts", groups * s_.experts, TensorRole::kState);
@@ -193,10 +197,11 @@ class ExpertsCase {
 
   void AddGrids() {
     Graph& g = rig_.graph();
-    const DimRef tokens = g.Dim(tokens_);
+    const int count_index = s_.counted ? 1 : -1;
     const Expr groups = CeilDiv(tokens_, 8), choosing = groups * Min(tokens_ / 9, 1);
     const EventId chosen = g.AddEvents("chosen", {CeilDiv(std::max(most_, 1), 8)});
-    Route::Params route = {tokens,
+    Route::Params route = {dim_,
+                           count_index,
                            s_.experts,
                            s_.top_k,
                            d_.Stride(),
@@ -206,7 +211,7 @@ class ExpertsCase {
                            s_.normalise,
                            s_.scale};
     const std::vector<Operand> tables = {logits_,  drawn_, pairs_,     counts_,     pairs_,    counts_,
-                                         bases_, pair_slot_, slot_token_, table_, tile_count_};
+                                         bases_, pair_slot_, slot_token_, table_, tile_count_, count_};
     const int variant = Storage<T>::kVariant;
     g.Call<Route>("choose", tables, route, {choosing}, variant).Notify(chosen, {At(0)});
     route.groups = 1;
@@ -258,8 +263,8 @@ class ExpertsCase {
         .Wait(act_done, {At(0)})
         .Notify(down_done, {0});
     g.Call<Combine>("combine",
-                    {outputs_, pairs_, pair_slot_, shared_, logits_, gain_, x_, next_, next_sums_},
-                    {tokens, s_.hidden, s_.top_k, s_.shared ? s_.experts : -1, d_.Stride()},
+                    {outputs_, pairs_, pair_slot_, shared_, logits_, gain_, x_, next_, next_sums_, count_},
+                    {dim_, count_index, s_.hidden, s_.top_k, s_.shared ? s_.experts : -1, d_.Stride()},
                     {CeilDiv(tokens_, Combine::kTokens), CeilDiv(s_.hidden, Combine::kColumns)},
                     variant)
         .Wait(down_done, {0});
@@ -397,9 +402,11 @@ class ExpertsCase {
   OpRig rig_;
   const int most_;  // tokens that the graph is made for
   int slots_ = 0, tiles_ = 0;
+  static constexpr int kMore = 13;
   Expr tokens_;
+  DimRef dim_;
   EventId routed_;
-  TensorId logits_, drawn_, pairs_, counts_, bases_, pair_slot_, slot_token_, table_, tile_count_;
+  TensorId count_, logits_, drawn_, pairs_, counts_, bases_, pair_slot_, slot_token_, table_, tile_count_;
   TensorId input_, sums_, gate_up_, down_, act_, outputs_, shared_, gain_, x_, next_, next_sums_;
 };
 

@@ -13,6 +13,7 @@ TEST_CASE("experts agree with float64 for odd shapes, scores and numbers of toke
     sigmoid.scale = 2.5f;
     CheckExperts(HostBackends(), ExpertsData<F16>(sigmoid, 3));
     sigmoid.normalise = false;
+    sigmoid.counted = true;
     CheckExperts(HostBackends(), ExpertsData<F16>(sigmoid, 4));
   }
 }

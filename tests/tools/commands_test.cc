@@ -75,7 +75,28 @@ TEST_CASE("early exit: a threshold that nobody reaches changes nothing, and one 
   CHECK(layers(Run(bench + "--exit-threshold 1")) == 8);
   // A random model's states turn little behind three layers.
   CHECK(layers(Run(bench + "--exit-threshold 0.1 --exit-after 3")) == 3);
-  CHECK(Run("generate --model random:test-moe --tokens 1 --exit-threshold 0.5").code != 0);
+  CHECK(Run("generate --model random:test-olmoe --tokens 1 --exit-threshold 0.5").code != 0);
+}
+
+TEST_CASE("early exit of a mixture of experts is a matter of the same flags") {
+  if (Missing()) return;
+  const std::string model = "--model random:test-moe@5 --device cpu --workers 2 ";
+  const std::string generate = "generate " + model + "--max-model-len 128 --tokens 5,6,7 --max-tokens 9 --json ";
+  const Ran plain = Run(generate), exits = Run(generate + "--exit-threshold 1");
+  REQUIRE(plain.code == 0);
+  REQUIRE(exits.code == 0);
+  CHECK(Json::parse(exits.out)["tokens"] == Json::parse(plain.out)["tokens"]);
+  const auto bench = [&](const std::string& flags) {
+    const Ran ran = Run("bench decode " + model + "--batch 3 --context 64 --steps 2 --json " + flags);
+    REQUIRE(ran.code == 0);
+    return Json::parse(ran.out)["rows"][0];
+  };
+  const Json stay = bench("--exit-threshold 1"), leave = bench("--exit-threshold 0.1 --exit-after 2");
+  CHECK(stay["early_exit"]["layers_per_token"] == 4);
+  CHECK(leave["early_exit"]["layers_per_token"] == 2);
+  // Bytes are of experts that have tokens.
+  CHECK(stay["bytes"] == bench("")["bytes"]);
+  CHECK(leave["bytes"] < stay["bytes"]);
 }
 
 TEST_CASE("the flag --version names the version that CMake gives the project") {
