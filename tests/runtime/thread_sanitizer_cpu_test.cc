@@ -64,7 +64,8 @@ TEST_CASE("ThreadSanitizer finds nothing in a decoder on the CPU backend") {
   for (const char* policy : {"static", "ticket"}) {
     for (const char* workers : {"2", "4"}) {
       CheckClean(std::string("shipped ") + policy + " " + workers);
-      CheckClean(std::string("early-exit ") + policy + " " + workers);
+      CheckClean(std::string("early-exit:shipped ") + policy + " " + workers);
+      CheckClean(std::string("early-exit-moe:shipped ") + policy + " " + workers);
     }
   }
 }
@@ -76,12 +77,12 @@ TEST_CASE("ThreadSanitizer reports notifies that do not release") {
 
 // The generated source of the decoder and the real headers, with `atomics` in place of
 // device/atomic.h.
-std::string Compile(const TempFolder& folder, const std::string& atomics) {
+std::string Compile(const TempFolder& folder, const std::string& atomics, const std::string& decoder = "") {
   const std::string source = folder.path() + "/step.cc", library = folder.path() + "/step.so";
   const std::string override_folder = folder.path() + "/override/device";
   std::filesystem::create_directories(override_folder);
   std::ofstream(override_folder + "/atomic.h") << atomics;
-  REQUIRE(Run(Watched() + "source static 1 >" + source).status == 0);
+  REQUIRE(Run(Watched() + decoder + "source static 1 >" + source).status == 0);
   const Outcome outcome =
       Run("c++ -std=c++20 -O1 -g1 -fPIC -shared -ffp-contract=off -fsanitize=thread -I" +
           folder.path() + "/override -I" + SourceFile("") + " " + source + " -o " + library);
@@ -109,6 +110,14 @@ TEST_CASE("ThreadSanitizer finds nothing in a generated decoder") {
   const std::string library = Compile(folder, Atomics());
   CheckClean(library + " static 4");
   CheckClean(library + " ticket 4");
+}
+
+TEST_CASE("ThreadSanitizer finds nothing in a generated mixture of experts with early exit") {
+  if (!HaveProgram() || !HaveCompiler()) return;
+  const TempFolder folder;
+  const std::string library = Compile(folder, Atomics(), "early-exit-moe:");
+  CheckClean("early-exit-moe:" + library + " static 4");
+  CheckClean("early-exit-moe:" + library + " ticket 3");
 }
 
 TEST_CASE("ThreadSanitizer reports a relaxed acquire in a generated decoder") {

@@ -16,6 +16,7 @@ TEST_CASE("early exit, experts, drafts of both kinds, prefill and decode in one 
   CHECK(r.compilations_after_ready == 0);
   // That things happened.
   CHECK(r.steps >= options.steps);
+  CHECK(r.full_steps > 50);
   CHECK(r.requests > 30);
   CHECK(r.drafted > 50);
   CHECK(r.accepted > 0);
@@ -23,6 +24,7 @@ TEST_CASE("early exit, experts, drafts of both kinds, prefill and decode in one 
   CHECK(r.prefix_hits > 0);
   CHECK(r.accepted < r.drafted);
   CHECK(r.token_layers < r.most_token_layers);
+  CHECK(r.idle_exits == 0);
 }
 
 TEST_CASE("a campaign notices a token that is not the request's own") {

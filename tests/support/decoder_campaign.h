@@ -93,7 +93,8 @@ inline const std::vector<DecoderVariant>& DecoderVariants() {
                                                        {"test-qwen3", 2, DType::kF32},
                                                        {"test-moe", 2, DType::kF32},
                                                        {"test-qwen2-moe", 1, DType::kBF16},
-                                                       {"test-llama", 4, DType::kF32, true}};
+                                                       {"test-llama", 4, DType::kF32, true},
+                                                       {"test-qwen2-moe", 3, DType::kF32, true}};
   return variants;
 }
 

@@ -1,7 +1,8 @@
-// Everything that the device decides, together in one process: a decoder with early exit, a mixture of experts
-// and a decoder with a draft model are loaded, then serve random requests in random turns. Requests come and go,
-// share prompts, are cancelled and preempted; drafts are verified. What each says is compared with what it
-// says alone, on one worker, without drafts, prefix reuse or anybody beside it.
+// Everything that the device decides, together in one process: a decoder with early exit, a mixture of experts,
+// one of them with early exit and a draft model, and a decoder with a draft model are loaded, then serve random
+// requests in random turns. Requests come and go, share prompts, are cancelled and preempted; drafts are verified.
+// What each says is compared with what it says alone, on one worker, without drafts, prefix reuse or anybody beside
+// it.
 #pragma once
 
 #include <map>
@@ -30,18 +31,22 @@ struct ServeCampaignOptions {
 };
 
 struct ServeCampaignResult {
-  int64_t steps = 0, requests = 0, tokens = 0, cancelled = 0, preemptions = 0;
+  int64_t steps = 0;
+  int64_t full_steps = 0;  // of the model that has experts, early exit and drafts
+  int64_t requests = 0, tokens = 0, cancelled = 0, preemptions = 0;
   int64_t drafted = 0, accepted = 0, prefix_hits = 0;
   int64_t token_layers = 0, most_token_layers = 0;  // of early exit: computed, and without it
+  int idle_exits = 0;                               // models of which nobody left early
   uint64_t compilations_after_ready = 0, shapes = 0;
   std::string first;  // the first failure; empty: none
 
   std::string Line() const {
-    return absl::StrCat(steps, " steps of ", shapes, " shapes, ", requests, " requests, ", tokens,
-                        " tokens, ", cancelled, " cancelled, ", preemptions, " preemptions, ", prefix_hits,
-                        " tokens of known prefixes, ", drafted, " drafts, ", accepted, " accepted, early exit computed ",
-                        token_layers, " of ", most_token_layers, " layers, ", compilations_after_ready,
-                        " compilations, ", first.empty() ? "no failure" : first);
+    return absl::StrCat(steps, " steps of ", shapes, " shapes, ", full_steps, " of one model with everything, ",
+                        requests, " requests, ", tokens, " tokens, ", cancelled, " cancelled, ", preemptions,
+                        " preemptions, ", prefix_hits, " tokens of known prefixes, ", drafted, " drafts, ",
+                        accepted, " accepted, early exit computed ", token_layers, " of ", most_token_layers,
+                        " layers, ", compilations_after_ready, " compilations, ",
+                        first.empty() ? "no failure" : first);
   }
 };
 
@@ -52,6 +57,7 @@ class ServeCampaign {
   ServeCampaignResult Run() {
     Load("early exit", "test-early-exit", /*exits=*/true, /*draft_layers=*/0);
     Load("experts", "test-moe", false, 0);
+    Load("experts with early exit", "test-qwen2-moe", true, 1);
     Load("draft model", "test-llama", false, 2);
     const uint64_t ready = CountBackends().compilations;
     while (result_.first.empty() && result_.steps < options_.steps) Turn();
@@ -79,6 +85,7 @@ class ServeCampaign {
     std::unique_ptr<Engine> engine;
     std::map<std::string, Asked> asked;  // live ones and those that ended in this turn
     int number = 0;
+    int64_t token_layers = 0, most_token_layers = 0;
   };
 
   int Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
@@ -89,7 +96,8 @@ class ServeCampaign {
   void Load(const std::string& name, const std::string& preset, bool exits, int draft_layers) {
     Model model;
     model.name = name;
-    const ModelConfig config = *PresetConfig(preset);
+    ModelConfig config = *PresetConfig(preset);
+    if (exits) config.layers = std::max(config.layers, 5);
     const auto source = RandomWeights(config, 11);
     RunnerOptions options;
     options.backend.device = options_.device;
@@ -176,6 +184,7 @@ class ServeCampaign {
 
   void StepOf(Model& model) {
     ++result_.steps;
+    result_.full_steps += model.runner->decoder().HasExits() && model.runner->decoder().config.IsMoe();
     if (const absl::Status status = model.engine->Step(); !status.ok()) {
       return Fail(absl::StrCat(model.name, ": ", std::string(status.message())));
     }
@@ -224,8 +233,8 @@ class ServeCampaign {
       if (!model.alone->decoder().HasExits()) continue;
       const auto layers = model.alone->TokensOfLayers();
       if (!layers.ok()) continue;
-      for (const int count : *layers) result_.token_layers += count;
-      result_.most_token_layers += int64_t{layers->front()} * static_cast<int64_t>(layers->size());
+      for (const int count : *layers) model.token_layers += count;
+      model.most_token_layers += int64_t{layers->front()} * static_cast<int64_t>(layers->size());
     }
     return tokens;
   }
@@ -237,6 +246,9 @@ class ServeCampaign {
     result_.accepted += static_cast<int64_t>(stats.drafts.accepted);
     result_.prefix_hits += static_cast<int64_t>(stats.prefix_hit_tokens);
     result_.shapes += stats.distinct_shapes;
+    result_.token_layers += model.token_layers;
+    result_.most_token_layers += model.most_token_layers;
+    result_.idle_exits += model.alone->decoder().HasExits() && model.token_layers == model.most_token_layers;
     if (stats.kv_blocks_used != 0 || stats.running != 0 || stats.queued != 0) {
       Fail(absl::StrCat(model.name, ": ", stats.kv_blocks_used, " KV blocks, ", stats.running, " running and ",
                         stats.queued, " queued requests are left"));

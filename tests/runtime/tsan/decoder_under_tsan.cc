@@ -1,5 +1,5 @@
-// decoder_under_tsan shipped|early-exit|forgetful|LIBRARY POLICY WORKERS: a small decoder's steps on threads
-// in a program built with ThreadSanitizer (tests/CMakeLists.txt), which reports and exits with
+// decoder_under_tsan [early-exit:|early-exit-moe:]shipped|forgetful|LIBRARY POLICY WORKERS: a small decoder's
+// steps on threads in a program built with ThreadSanitizer (tests/CMakeLists.txt), which reports and exits with
 // another status if an order is missing anywhere. Wrong values: exit 3.
 //
 //   shipped    the CPU backend
@@ -125,9 +125,14 @@ int RunThreads(DecoderModel* model, const ExecutorOptions& options,
   return RunSteps(model->decoder(), steps, &executor);
 }
 
-int Main(const std::string& what, const std::string& policy, int workers) {
-  const bool exits = what == "early-exit";
-  ModelConfig config = *PresetConfig("test-llama");
+int Main(std::string what, const std::string& policy, int workers) {
+  const auto take = [&](const std::string& prefix) {
+    if (what.rfind(prefix, 0) != 0) return false;
+    what.erase(0, prefix.size());
+    return true;
+  };
+  const bool experts = take("early-exit-moe:"), exits = experts || take("early-exit:");
+  ModelConfig config = *PresetConfig(experts ? "test-qwen2-moe" : "test-llama");
   config.layers = exits ? 4 : 2;
   config.intermediate = 128;
   DecoderLimits limits;
@@ -149,7 +154,7 @@ int Main(const std::string& what, const std::string& policy, int workers) {
   options.placed = model.Placed();
   options.timeout_ns = 60'000'000'000;
   options.isa = kCpuPortable;  // the one whose ops are watched
-  if (what == "shipped" || exits) {
+  if (what == "shipped") {
     const std::vector<RecordedStep> steps = RecordSteps(&model, 70);
     auto executor = MakeCpuExecutor(model.program(), options);
     EVT_CHECK(executor.ok());
@@ -176,7 +181,8 @@ int Main(const std::string& what, const std::string& policy, int workers) {
 int main(int argc, char** argv) {
   if (argc != 4) {
     std::fprintf(stderr,
-                 "usage: decoder_under_tsan shipped|early-exit|forgetful|source|LIBRARY POLICY WORKERS\n");
+                 "usage: decoder_under_tsan [early-exit:|early-exit-moe:]shipped|forgetful|source|LIBRARY POLICY "
+                 "WORKERS\n");
     return 2;
   }
   return eventide::Main(argv[1], argv[2], std::atoi(argv[3]));
