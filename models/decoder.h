@@ -21,6 +21,8 @@
 
 namespace eventide {
 
+inline constexpr int kMostStepTokens = 1 << 20;  // DecoderLimits::max_tokens
+
 // What a step may hold at most: symbols' ranges and the sizes of all buffers. Larger limits compile
 // nothing new; they cost memory.
 struct DecoderLimits {

@@ -22,7 +22,9 @@ absl::Status CheckSupported(const ModelConfig& c, const DecoderLimits& limits) {
         absl::StrCat("vocab_size is ", c.vocab, "; sampling handles at most 2097152"));
   }
   if (limits.exit_first > 0 && c.wide_qk_norm) {
-    return absl::UnimplementedError("early exit where queries and keys are normed over all heads");
+    return absl::UnimplementedError(
+        "early exit of models that norm queries and keys over all heads (OLMoE) is not supported: leave out "
+        "--exit-threshold");
   }
   for (int layer = 1; layer < c.layers; ++layer) {
     if (c.Window(layer) == c.Window(0)) continue;
@@ -45,7 +47,7 @@ absl::Status CheckDecoderLimits(const ModelConfig& c, const DecoderLimits& l) {
   RETURN_IF_ERROR(
       check("the number of sequences in a step (max-num-seqs)", l.max_rows, 1, Plan::kMaxRows));
   RETURN_IF_ERROR(
-      check("the number of tokens in a step (max-num-batched-tokens)", l.max_tokens, 1, 1 << 20));
+      check("the number of tokens in a step (max-num-batched-tokens)", l.max_tokens, 1, kMostStepTokens));
   RETURN_IF_ERROR(check("the number of outputs of a step", l.max_outputs, l.max_rows, 1 << 20));
   RETURN_IF_ERROR(
       check("the longest sequence (max-model-len)", l.max_model_len, 1, c.max_positions));
@@ -54,7 +56,7 @@ absl::Status CheckDecoderLimits(const ModelConfig& c, const DecoderLimits& l) {
     return absl::InvalidArgumentError(absl::StrCat("the block size (block-size) is ", l.block_size,
                                                    "; it must be a power of two"));
   }
-  RETURN_IF_ERROR(check("the number of layers before tokens may leave", l.exit_first, 0, c.layers - 1));
+  RETURN_IF_ERROR(check("the number of layers before tokens may leave", l.exit_first, l.exit_first != 0, c.layers - 1));
   if (l.exit_first > 0) {
     RETURN_IF_ERROR(check("the number of layers between places to leave", l.exit_every, 1, c.layers));
   }

@@ -19,6 +19,10 @@ T* At(uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
+int64_t PhysicalBytes() {
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+}
+
 int64_t FreeBytes() {
   return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
 }
@@ -66,6 +70,10 @@ absl::Status HostExecutor::Allocate(const ExecutorOptions& options) {
     addresses_[place.tensor] = reinterpret_cast<uint64_t>(place.data);
   }
   ASSIGN_OR_RETURN(plan_, PlanMemory(*program_, placed));
+  // The rest may be larger than the machine, since much of it is never touched; weights are, all of them.
+  if (plan_.bytes[static_cast<size_t>(TensorRole::kWeight)] > PhysicalBytes()) {
+    return TooLittleMemory(*program_, plan_, "this machine", FreeBytes());
+  }
   std::array<uint64_t, kArenas> base = {};
   for (int arena = 0; arena < kArenas; ++arena) {
     const absl::StatusOr<Buffer> buffer = AllocateBuffer(plan_.bytes[arena]);

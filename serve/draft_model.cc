@@ -16,18 +16,22 @@ absl::Status DraftModel::CheckFits(const ModelConfig& target, const ModelConfig&
                    "model of the same family"));
 }
 
+DecoderLimits DraftModel::LimitsBeside(DecoderLimits limits, const ModelConfig& draft) {
+  limits.max_model_len = std::min(limits.max_model_len, draft.max_positions);
+  // A row takes a token more than the target's that carries no drafts.
+  limits.max_tokens += limits.max_rows;
+  limits.max_outputs = limits.max_rows;
+  limits.route_draws = 0;
+  return limits;
+}
+
 absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(const WeightSource& source,
                                                                const LoadOptions& options,
                                                                const DraftTarget& target) {
   RETURN_IF_ERROR(CheckFits(target.decoder->config, source.config()));
   LoadOptions load = options;
   load.backend.beside = target.backend;
-  DecoderLimits& limits = load.limits;
-  limits.max_model_len = std::min(limits.max_model_len, source.config().max_positions);
-  // A row takes a token more than the target's that carries no drafts.
-  limits.max_tokens += limits.max_rows;
-  limits.max_outputs = limits.max_rows;
-  limits.route_draws = 0;
+  load.limits = LimitsBeside(load.limits, source.config());
   ASSIGN_OR_RETURN(LoadedDecoder loaded, LoadDecoder(source, load));
   std::unique_ptr<DraftModel> model(new DraftModel(std::move(loaded), target));
   RETURN_IF_ERROR(InPhase(options.backend.phases, "kv_alloc", [&] { return model->Allocate(); }));

@@ -33,6 +33,9 @@ struct DraftTarget {
 
 class DraftModel {
  public:
+  // What a draft model is built for, beside a target with these limits.
+  static DecoderLimits LimitsBeside(DecoderLimits target, const ModelConfig& draft);
+
   // Refuses a model with another vocabulary.
   static absl::Status CheckFits(const ModelConfig& target, const ModelConfig& draft);
 

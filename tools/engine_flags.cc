@@ -162,7 +162,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   AddModelFlags(app, flags);
   AddDeviceFlags(app, flags);
   app->add_option("--max-num-seqs", flags->max_num_seqs,
-                  "Sequences served at once; 0: 256, less where KV memory is short")
+                  "Sequences served at once; 0: 256, less where KV memory is short; generate and score: 1")
       ->check(WholeNumber(0, 1024));
   app->add_option("--max-num-batched-tokens", flags->max_num_batched_tokens,
                   "Tokens of one step; 0: 512 on cpu and sim, 2048 on cuda")
@@ -248,8 +248,15 @@ absl::StatusOr<DecoderLimits> ResolveLimits(const EngineFlags& flags, const Open
     // At least one sequence of full length, whatever the memory: less could serve nothing.
     limits.num_blocks = std::clamp(fit, per_sequence, per_sequence * limits.max_rows);
   }
+  if (!flags.exit_after.empty() && flags.exit_threshold <= 0) {
+    return UsageError("--exit-after says where tokens may leave: it goes with --exit-threshold");
+  }
   SetExitLimits(flags, config.layers, &limits);
   RETURN_IF_ERROR(AsUsageError(CheckDecoderLimits(config, limits)));
+  if (!flags.draft_model.empty() && limits.max_tokens + limits.max_rows > kMostStepTokens) {
+    return UsageError(absl::StrCat("with --speculate-model --max-num-batched-tokens and --max-num-seqs must not exceed ",
+                                   kMostStepTokens, " together: a draft model takes a token more of each sequence"));
+  }
   return limits;
 }
 

@@ -39,6 +39,10 @@ struct EngineFlags {
   bool time_steps = false;  // no flag: of commands that tell what steps take on their device
 };
 
+// --max-num-seqs of `generate` and `score` where it is not given; logits that `score` keeps at once: 64 of a large
+// vocabulary are 32 MB.
+inline constexpr int kOneByOne = 1, kScoreOutputs = 64;
+
 void AddEngineFlags(CLI::App* app, EngineFlags* flags);
 void AddSpeculateFlag(CLI::App* app, EngineFlags* flags);
 // --speculate-model, --draft-tokens; behind AddSpeculateFlag, for commands that decode.

@@ -116,7 +116,7 @@ absl::Status Serve(OpenedEngine& opened, Request request, bool print, Generated*
 
 absl::Status RunGenerate(GenerateFlags& flags) {
   RETURN_IF_ERROR(CheckFlags(flags));
-  if (flags.engine.max_num_seqs == 0) flags.engine.max_num_seqs = 1;
+  if (flags.engine.max_num_seqs == 0) flags.engine.max_num_seqs = kOneByOne;
   ASSIGN_OR_RETURN(const auto opened, OpenEngine(flags.engine));
   Request request;
   request.id = "generate";
@@ -139,8 +139,8 @@ absl::Status RunGenerate(GenerateFlags& flags) {
     if (speculates) out["speculation"] = ToJson(drafts);
     RETURN_IF_ERROR(PrintJson(out));
   } else {
-    RETURN_IF_ERROR(
-        PrintText(speculates ? absl::StrCat("\n[", Summary(drafts), "]\n") : std::string("\n")));
+    RETURN_IF_ERROR(PrintText("\n"));
+    if (speculates) std::fprintf(stderr, "[%s]\n", Summary(drafts).c_str());
   }
   return interrupted ? InterruptedError() : absl::OkStatus();
 }

@@ -3,7 +3,7 @@
 namespace eventide {
 
 absl::StatusOr<OpenedModel> OpenModelForGpu(EngineFlags flags) {
-  if (flags.device == "auto") flags.device = "cpu";  // no GPU is asked for
+  flags.device = "cpu";  // none is needed, whatever the flags of the start are
   ASSIGN_OR_RETURN(OpenedModel model, OpenFlaggedModel(flags));
   model.device = "cuda";
   if (flags.dtype == "auto" && model.storage == DType::kF32) model.storage = DType::kBF16;

@@ -54,7 +54,7 @@ int Run(int argc, char** argv) {
       {"inspect", "Shows graphs, schedules, kernels and timelines", &AddInspect},
       {"bench", "Times steps and the machine", &AddBench},
       {"stress", "Random graphs, models, steps and requests against a reference", &AddStress},
-      {"cache", "Lists or clears the compiled kernels that were kept", &AddCache},
+      {"cache", "Lists, adds or clears compiled kernels", &AddCache},
       {"warmup", "Where the time of a start goes, phase by phase", &AddWarmup},
   };
   CommandBody chosen;

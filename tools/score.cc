@@ -129,9 +129,8 @@ absl::Status RunScore(const ScoreFlags& flags) {
   }
   ASSIGN_OR_RETURN(LineReader input, LineReader::Open(flags.input));
   EngineFlags engine = flags.engine;
-  if (engine.max_num_seqs == 0) engine.max_num_seqs = 1;
-  // Logits of so many tokens are kept at once: 64 of a large vocabulary are 32 MB.
-  ASSIGN_OR_RETURN(const auto opened, OpenEngine(engine, /*outputs=*/64));
+  if (engine.max_num_seqs == 0) engine.max_num_seqs = kOneByOne;
+  ASSIGN_OR_RETURN(const auto opened, OpenEngine(engine, kScoreOutputs));
   if (flags.top > opened->config.vocab) {
     return UsageError(absl::StrCat("--top ", flags.top, ": the model has only ",
                                    opened->config.vocab, " tokens"));

@@ -165,7 +165,8 @@ const std::vector<Command>& Commands() {
       {"bench sync", "", {}},
       {"cache list", "", {}},
       {"cache clear", "", {}},
-      {"cache add", "--arch sm_90a", With(EngineFlagRows(), {{"--arch", {}, {"", "sm_91", "hopper"}}})},
+      {"cache add", "--arch sm_90a",
+       With(With(EngineFlagRows(), DraftModelFlags()), {{"--arch", {}, {"", "sm_91", "hopper"}}})},
       {"stress",
        "--replay 'graph pages=1' --device sim",
        {{"--device", {}, {"", "gpu"}},
@@ -332,6 +333,10 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "cache list clear extra",
               "cache add --model random:test-llama",
               "cache add --arch sm_90a",
+              "generate --model random:test-llama --tokens 1 --exit-after 2",
+              "generate --model random:test-early-exit --tokens 1 --exit-threshold 0.5 --exit-after 99",
+              "generate --model random:test-llama --device cpu --tokens 1 --max-num-batched-tokens 1048576 "
+              "--speculate-model random:test-llama@1",
               "cache add --model random:test-llama --arch sm_90a --dtype float32",
               "warmup" + model + "--cold --compare"}) {
     INFO(call);
