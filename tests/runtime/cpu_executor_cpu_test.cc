@@ -18,10 +18,10 @@ const CpuOpTable& Ops() {
 }
 
 // Two grids over a symbol: the second reads all that the first wrote.
-Graph Pair() {
+Graph Pair(const std::vector<Expr>& weight_shape = {4096}) {
   Graph g("pair");
   const Expr rows = g.AddSymbol("rows", 0, 40);
-  const TensorId weights = g.AddTensor("weights", DType::kU8, {4096}, TensorRole::kWeight);
+  const TensorId weights = g.AddTensor("weights", DType::kU8, weight_shape, TensorRole::kWeight);
   const TensorId x = g.AddTensor("x", DType::kU8, {64, kRecordBytes}, TensorRole::kInput);
   const TensorId y = g.AddTensor("y", DType::kU8, {rows, kRecordBytes}, TensorRole::kScratch);
   const TensorId z = g.AddTensor("z", DType::kU8, {rows, kRecordBytes}, TensorRole::kOutput);
@@ -57,6 +57,18 @@ std::vector<uint32_t> RunPair(int workers, const std::string& policy, int rows) 
     REQUIRE(executor.Read(executor.TensorBuffer(3), 0, result.data(), result.size() * 4).ok());
   }
   return result;
+}
+
+TEST_CASE("weights that no memory of this machine holds are refused before any of them is loaded") {
+  absl::StatusOr<Program> program = Lower(Pair({1 << 24, 1 << 22}));  // 64 TiB, which Linux would promise
+  INFO(program.status());
+  REQUIRE(program.ok());
+  CpuExecutorOptions options;
+  options.workers = 1;
+  options.ops = &Ops();
+  const auto made = MakeCpuExecutor(*std::move(program), options);
+  REQUIRE(absl::IsResourceExhausted(made.status()));
+  CHECK(made.status().message().find("its weights alone do not fit: use a smaller model") != std::string::npos);
 }
 
 TEST_CASE("the CPU executor gives the same words for any number of workers and policy") {
