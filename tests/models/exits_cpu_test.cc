@@ -133,7 +133,7 @@ TEST_CASE("a decoder with early exit is refused where its parts do not know of i
   limits.num_blocks = 1;
   limits.exit_first = 1;
   CHECK(BuildDecoder(*PresetConfig("test-olmoe"), DType::kF32, limits).status().message().find(
-            "early exit where queries and keys are normed over all heads") != absl::string_view::npos);
+            "norm queries and keys over all heads (OLMoE) is not supported") != absl::string_view::npos);
   limits.exit_first = 4;  // test-llama has 4 layers
   CHECK(BuildDecoder(*PresetConfig("test-llama"), DType::kF32, limits).status().message().find(
             "the number of layers before tokens may leave is 4") != absl::string_view::npos);
