@@ -81,19 +81,20 @@ TEST_CASE("kernels of models keep the rules of PTX on every generation, within N
     // cheapest compile is held against the budget, a few more if need be.
     double cheapest = 1e9;
     for (size_t i = 0; i < programs.size() + 3; ++i) {
-      if (i >= programs.size() && cheapest < CompileBudget(kMaxMilliseconds)) break;
+      if (i >= programs.size() && cheapest < kMaxMilliseconds) break;
       const char* preset = presets[i % programs.size()];
       const auto compiled = CompileFor(programs[i % programs.size()], arch);
       INFO(preset << " " << name << ": " << compiled.status().ToString());
       REQUIRE(compiled.ok());
-      cheapest = std::min(cheapest, compiled->cpu_milliseconds);
+      cheapest = std::min(cheapest, MillisecondsOfRecord(compiled->cpu_milliseconds));
       std::vector<std::string> breaches = LintPtx(compiled->ptx);
       for (const std::string& b : LintUsage(*compiled, 1e9)) breaches.push_back(b);
       std::cout << preset << " " << name << ": NVRTC " << compiled->cpu_milliseconds << " ms of CPU, " << compiled->usage.registers
                 << " registers, " << breaches.size() << " breaches\n";
       for (const std::string& breach : breaches) FAIL_CHECK(breach);
     }
-    CHECK(cheapest < CompileBudget(kMaxMilliseconds));
+    std::cout << name << ": the cheapest would take " << cheapest << " ms on the machine of record\n";
+    CHECK(cheapest < kMaxMilliseconds);
   }
 }
 
@@ -118,9 +119,9 @@ TEST_CASE("kernels with early exit keep the rules of PTX, and spill next to noth
       CHECK(compiled->usage.spill_bytes <= kMostSpilt);
       CHECK(compiled->usage.stack_bytes <= kMostSpilt);
       CHECK_FALSE(compiled->usage.setmaxnreg_ignored);
-      cheapest = std::min(cheapest, compiled->cpu_milliseconds);
+      cheapest = std::min(cheapest, MillisecondsOfRecord(compiled->cpu_milliseconds));
     }
-    CHECK(cheapest < CompileBudget(2.5 * kMaxMilliseconds));
+    CHECK(cheapest < 2.5 * kMaxMilliseconds);
   }
 }
 

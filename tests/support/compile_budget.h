@@ -25,19 +25,26 @@ inline std::string YardstickSource() {
   return absl::StrCat(source, "  x[threadIdx.x] = a + b;\n}\n");
 }
 
-// How much slower than the machine of record this one is; 1 if it is not. Needs NVRTC.
+// How much slower than the machine of record this one is now, by the least of some tries; 1 if it is not. Needs
+// NVRTC.
+inline double SlownessNow(int tries) {
+  constexpr double kOfRecord = 440;  // ms, NVRTC 13.0
+  double least = 1e9;
+  for (int i = 0; i < tries; ++i) {
+    const auto compiled = (*Nvrtc::Get())->Compile(YardstickSource(), {}, **ArchByName("sm_90a"), "yardstick");
+    if (compiled.ok()) least = std::min(least, compiled->cpu_milliseconds);
+  }
+  return least < 1e9 ? std::max(1.0, least / kOfRecord) : 1.0;
+}
+
 inline double Slowness() {
-  static const double slowness = [] {
-    constexpr double kOfRecord = 440;  // ms, NVRTC 13.0
-    double least = 1e9;
-    for (int i = 0; i < 3; ++i) {
-      const auto compiled = (*Nvrtc::Get())->Compile(YardstickSource(), {}, **ArchByName("sm_90a"), "yardstick");
-      if (compiled.ok()) least = std::min(least, compiled->cpu_milliseconds);
-    }
-    return least < 1e9 ? std::max(1.0, least / kOfRecord) : 1.0;
-  }();
+  static const double slowness = SlownessNow(3);
   return slowness;
 }
+
+// What a compile that has just been would have taken on the machine of record: neighbours that share caches and cores
+// make both slower, from one minute to the next.
+inline double MillisecondsOfRecord(double milliseconds) { return milliseconds / SlownessNow(2); }
 
 inline double CompileBudget(double milliseconds) { return milliseconds * Slowness(); }
 
