@@ -59,6 +59,10 @@ EVT_FN constexpr i32 StepsPerPage(i32 height, i32 bytes) {
   return static_cast<i32>(kPageBytes) / (kSegments * (height / 16) * kFragment * bytes);
 }
 
+// Wide passes, on targets that have them: so many row tiles are multiplied together, K segment after segment, and a page
+// has so many steps of one segment, of two of the tiles or of all tokens.
+inline constexpr i32 kPassTiles = 4, kPassSteps = 8;
+
 // KV cache, of one layer: [block][k or v][kv_head][slot in block][head_dim]; 64-bit offsets.
 struct KvLayout {
   i32 block_size, kv_heads, head_dim;

@@ -25,7 +25,7 @@ struct Linear {
       {In("weight"), In("input"), In("bias"), In("sums"), In("count"), Out("output"),
        InOut("residual"), In("gain"), Out("next"), Out("next_sums"), Out("best"),
        In("tiles"), In("slot_token")},
-      /*stream_floor=*/1, /*input_floor=*/1, /*constant_params=*/false,
+      /*stream_floor=*/1, /*input_floor=*/2, /*constant_params=*/false,
       /*starts_early=*/true, /*even_tasks=*/true};
   using Params = LinearParams;
 
@@ -85,7 +85,6 @@ struct Linear {
            part.tokens > kWideFrom;
   }
   static constexpr i32 kWideFrom = 32;  // with fewer, pairs by mma.sync are as fast (measured)
-  static constexpr i32 kWideTiles = 4, kWideSteps = 8;  // of a pass; of one segment in a page
 
   template <class T, class L>
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
@@ -119,12 +118,12 @@ struct Linear {
   static EVT_FN void StreamSegments(L& lane, const Task<Params>& t, i32 steps, const Part& part) {
     const i32 layer = t.BoxLayer(LinearOperand::kWeight);
     EVT_ROLLED
-    for (i32 first = 0; first < part.tiles; first += kWideTiles) {
-      const i32 end = Min(part.tiles, first + kWideTiles);
+    for (i32 first = 0; first < part.tiles; first += kPassTiles) {
+      const i32 end = Min(part.tiles, first + kPassTiles);
       EVT_ROLLED
       for (i32 segment = 0; segment < kSegments; ++segment) {
         EVT_ROLLED
-        for (i32 step = 0; step < steps; step += kWideSteps) {
+        for (i32 step = 0; step < steps; step += kPassSteps) {
           EVT_ROLLED
           for (i32 tile = first; tile < end; tile += 2) {
             const bool pair = tile + 1 < end;
@@ -165,12 +164,12 @@ struct Linear {
     const i32 groups = CeilDiv(part.tokens, 8), begin = part.token / 8;
     const u64 group_bytes = static_cast<u64>(ActivationGroup(t.params().k)) * kElements;
     const u8* first = t.Operand<const u8>(LinearOperand::kInput) + static_cast<u64>(begin) * group_bytes;
-    const i32 page_steps = wide ? kWideSteps : InputSteps(groups, kElements);
+    const i32 page_steps = wide ? kPassSteps : InputSteps(groups, kElements);
     const u64 box = t.Box(wide ? kBoxSegment : groups <= 2 ? kBox16 : groups <= 4 ? kBox32 : kBox64);
     const u32 piece = static_cast<u32>(page_steps) * (wide ? kWideStepBytes : kStepBytes);
     const i32 layer = t.BoxLayer(LinearOperand::kInput);
     EVT_ROLLED
-    for (i32 left = part.tiles; left > 0; left -= wide ? kWideTiles : 1) {
+    for (i32 left = part.tiles; left > 0; left -= wide ? kPassTiles : 1) {
       EVT_ROLLED
       for (i32 segment = 0; segment < (wide ? kSegments : 1); ++segment) {
         EVT_ROLLED
@@ -202,7 +201,7 @@ struct Linear {
   }
 
   // Pages of activations of up to 16, 32 or 64 tokens: steps of 8 tokens are a run of memory, and a page has
-  // some of each group of 8. kWideSteps of one segment: of up to 64 tokens, of a pair of row tiles, of
+  // some of each group of 8. kPassSteps of one segment: of up to 64 tokens, of a pair of row tiles, of
   // one.
   enum Box : i32 { kBox16, kBox32, kBox64, kBoxSegment, kBoxPair, kBoxTile, kBoxes };
   static EVT_FN TensorBox BoxOf(const Params& p, i32 box, i32 bytes) {
@@ -216,12 +215,12 @@ struct Linear {
     if (box == kBoxSegment) {
       const u32 piece = run / kSegments;
       return {LinearOperand::kInput, {piece / 8, kSegments, steps, 0}, {piece, run, group},
-              {piece / 8, 1, kWideSteps, kPageBytes / (kWideSteps * kWideStepBytes)}};
+              {piece / 8, 1, kPassSteps, kPageBytes / (kPassSteps * kWideStepBytes)}};
     }
     const u32 piece = static_cast<u32>(p.tile_rows / 16 * kFragment * bytes);
     const u64 tile = static_cast<u64>(PackedTile(p.tile_rows, p.k) * bytes);
     return {LinearOperand::kWeight, {piece / 8, kSegments, steps, 0}, {piece, u64{piece} * kSegments, tile},
-            {piece / 8, 1, kWideSteps, box == kBoxPair ? 2u : 1u}};
+            {piece / 8, 1, kPassSteps, box == kBoxPair ? 2u : 1u}};
   }
   static constexpr u32 kWideStepBytes = 256;  // of 8 tokens, of elements of kBoxedElementBytes
 
@@ -252,16 +251,16 @@ struct Linear {
     LinearEpilogue<T>& ending = memo.ending[memo.turn].Get();
     if (p.norm_size > 0) NormScales(w, t, part.token, part.tokens, memo);
     EVT_ROLLED
-    for (i32 i = 0; i < part.tiles; ++i) {
+    for (i32 i = 0; i < part.tiles; i += tile.AtOnce()) {
       if (i > 0) {
-        w.Sync();  // everyone is through with the tile before
-        if (w.Leader()) ending.first_row += p.tile_rows;
+        w.Sync();  // everyone is through with the tiles before
+        if (w.Leader()) ending.first_row += p.tile_rows * tile.AtOnce();
         w.Sync();
         row = tile.RowOf(ending);
       }
       const auto first = tile.First(ending, row);
       tile.Products(w, steps, weight_steps, input_steps, part.tiles - i);
-      tile.Finish(w, ending, row, first);
+      tile.Finish(w, ending, row, first, part.tiles - i);
     }
   }
 
@@ -292,7 +291,7 @@ struct Linear {
     const i32 blocks = CeilDiv(p.norm_size, 16);
     const float* sums = t.Operand<const float>(LinearOperand::kSums);
     const i32* slot_token = t.Operand<const i32>(LinearOperand::kSlotToken);
-    w.RowSums(
+    w.template RowSums<4>(
         tokens, blocks,
         [&](i32 token, i32 i) {
           const i32 at = p.gathers ? slot_token[begin + token] : begin + token;

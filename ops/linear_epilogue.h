@@ -122,16 +122,27 @@ struct LinearEpilogue {
   // y: Value of (row, token); partner: of row ^ 8 of the same block.
   EVT_FN Carry Emit(const Row& row, i32 token, float y, float partner, float loaded) const {
     if (epilogue == LinearParams::kSiluMul) {
-      if (row.column >= 0) Activation(row, token, Multiply(Silu(y), partner));
+      if (row.column >= 0) Activation(row, token, Gated(y, partner));
       return None();
     }
     if (row.r >= rows) return None();
     const bool residual = epilogue == LinearParams::kResidual;
-    const float value = residual ? Add(loaded, y) : y;
-    floats[static_cast<i64>(token) * stride + row.r] = value;
-    if (residual) Activation(row, token, Multiply(value, ToFloat(row.gain)));
+    const float value = Total(y, loaded);
+    *Float(row, token) = value;
+    if (residual) Activation(row, token, Gain(row, value));
     return {residual ? Multiply(value, value) : value, row.r};
   }
+  // Emit's parts, for tiles whose threads have both partners.
+  EVT_FN bool Gates() const { return epilogue == LinearParams::kSiluMul; }
+  EVT_FN bool Scores() const { return epilogue == LinearParams::kLogits; }
+  static EVT_FN float Gated(float y, float partner) { return Multiply(Silu(y), partner); }
+  EVT_FN float Total(float y, float loaded) const {
+    return epilogue == LinearParams::kResidual ? Add(loaded, y) : y;
+  }
+  EVT_FN float* Float(const Row& row, i32 token) const { return floats + static_cast<i64>(token) * stride + row.r; }
+  EVT_FN float Gain(const Row& row, float value) const { return Multiply(value, ToFloat(row.gain)); }
+  EVT_FN Carry Scored(const Row& row, float value) const { return row.r < rows ? Carry{value, row.r} : None(); }
+  EVT_FN T* Group(i32 token) const { return activations + static_cast<i64>(token / 8) * group; }
 
   // Rows that carry nothing lose to any others.
   EVT_FN Carry None() const {
@@ -164,8 +175,7 @@ struct LinearEpilogue {
 
  private:
   EVT_FN void Activation(const Row& row, i32 token, float value) const {
-    activations[static_cast<i64>(token / 8) * group + row.column + token % 8 * 8] =
-        Storage<T>::From(value);
+    Group(token)[row.column + token % 8 * 8] = Storage<T>::From(value);
   }
   static EVT_FN float Silu(float v) {
     constexpr float kLog2E = 1.4426950408889634f;

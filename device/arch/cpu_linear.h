@@ -44,8 +44,9 @@ class CpuLinearTile {
     }
   }
 
+  EVT_FN i32 AtOnce() const { return 1; }
   template <class W, class E>
-  EVT_FN void Finish(W&, const E& epilogue, Nothing, Nothing) {
+  EVT_FN void Finish(W&, const E& epilogue, Nothing, Nothing, i32) {
     for (i32 block = 0; block < blocks_; ++block) {
       typename E::Row rows[16];
       for (i32 row = 0; row < 16; ++row) rows[row] = epilogue.At(block * 16 + row);

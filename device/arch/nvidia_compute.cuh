@@ -115,17 +115,12 @@ struct GpuCompute : GpuWorkerBase<Port> {
 #pragma unroll 1
     for (i32 i = static_cast<i32>(thread); i < n; i += kComputeThreads) f(i);
   }
-  template <class Load, class Store>
+  template <i32 kTogether = 1, class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
-#pragma unroll 1
-    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kComputeWarps) {
-      float sum = 0.0f;
-#pragma unroll 4
-      for (i32 i = static_cast<i32>(Lane()); i < n; i += 32) sum = Add(sum, load(row, i));
-      for (u32 offset = 16; offset > 0; offset /= 2) {
-        sum = Add(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
-      }
-      if (Lane() == 0) store(row, sum);
+    if (kTogether > 1 && rows > kTogether / 2 * kComputeWarps) {
+      RowsAtOnce<kTogether>(rows, n, load, store);
+    } else {
+      RowsAtOnce<1>(rows, n, load, store);
     }
   }
   EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
@@ -223,6 +218,28 @@ struct GpuCompute : GpuWorkerBase<Port> {
 
  private:
   EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
+  // A warp's rows, kRows of them together: their loads are a trip to the second-level cache away.
+  template <i32 kRows, class Load, class Store>
+  EVT_FN void RowsAtOnce(i32 rows, i32 n, const Load& load, const Store& store) {
+    constexpr i32 kApart = kComputeWarps;
+#pragma unroll 1
+    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kRows * kApart) {
+      float sum[kRows] = {};
+#pragma unroll(kRows > 1 ? 2 : 4)
+      for (i32 i = static_cast<i32>(Lane()); i < n; i += 32) {
+#pragma unroll
+        for (i32 k = 0; k < kRows; ++k) sum[k] = Add(sum[k], load(Min(row + k * kApart, rows - 1), i));
+      }
+      for (u32 offset = 16; offset > 0; offset /= 2) {
+#pragma unroll
+        for (i32 k = 0; k < kRows; ++k) sum[k] = Add(sum[k], __shfl_xor_sync(0xffffffffu, sum[k], offset));
+      }
+#pragma unroll
+      for (i32 k = 0; k < kRows; ++k) {
+        if (Lane() == 0 && row + k * kApart < rows) store(row + k * kApart, sum[k]);
+      }
+    }
+  }
   EVT_FN void AwaitBarrier(u32 barrier, u32 parity, u32 cause) {
     for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
       this->timer.Stalls();

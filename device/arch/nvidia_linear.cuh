@@ -6,6 +6,7 @@
 
 #include "device/arch/nvidia_compute.cuh"
 #include "device/arch/nvidia_wgmma.cuh"
+#include "device/arch/nvidia_wide_ending.cuh"
 
 namespace eventide {
 
@@ -61,31 +62,34 @@ class GpuLinearTile {
   // 16 rows x 8 tokens: unit u is block u % blocks of group u / blocks.
   static constexpr i32 kUnits = 2 * kGroups;
 
-  // wide: up to four tiles a pass, a warpgroup two of them, by WgmmaProducts.
+  // wide: up to kPassTiles a pass, a warpgroup two of them, by WgmmaProducts.
   template <class W>
   EVT_FN GpuLinearTile(W& w, i32 blocks, i32 tokens, bool wide)
       : thread_(w.thread), blocks_(blocks), tokens_(tokens), wide_(Port::kWgmma && wide) {
     Clear();
   }
 
+  // Tiles that Products and Finish have together.
+  EVT_FN i32 AtOnce() const { return wide_ ? kPassTiles : 1; }
+
   // The row whose outputs this thread finishes; the same at every turn, of which each has all of the tile's
   // blocks.
   template <class E>
   EVT_FN typename E::Row RowOf(const E& epilogue) const {
+    if (wide_) return {};
     return epilogue.At((blocks_ == 1 ? 0 : static_cast<i32>(thread_ / 128 * 16)) +
                        static_cast<i32>(thread_ % 16));
   }
   // What Finish begins with comes from memory while products are made.
   template <class E>
   EVT_FN float First(const E& epilogue, const typename E::Row& row) const {
-    return epilogue.Load(row, Token(0));
+    return wide_ ? 0.0f : epilogue.Load(row, Token(0));
   }
 
   // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps. tiles: how many
   // are left, with this one.
   template <class W>
   EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32 tiles) {
-    if (wide_ && part_ != 0) return;  // made with the tile before
     Clear();
     if constexpr (Port::kWgmma && sizeof(T) == 2) {
       if (wide_) {
@@ -141,47 +145,42 @@ class GpuLinearTile {
 
   // Two units a turn, through two buffers of 8 KiB at the start of Scratch: thread (warp, lane) adds the
   // segments of row lane % 16, token warp % 4 * 2 + lane / 16 of unit warp / 4. The loop is not unrolled, so
-  // that the epilogue is there once. Wide: the sums of a warpgroup's two tiles, all segments of them, lie in Scratch by
-  // 16 rows and 8 tokens.
+  // that the epilogue is there once. tiles: as for Products.
   template <class W, class E>
-  EVT_FN void Finish(W& w, const E& ending, const typename E::Row& row, float next) {
+  EVT_FN void Finish(W& w, const E& ending, const typename E::Row& row, float next, i32 tiles) {
+    if constexpr (Port::kWgmma && sizeof(T) == 2) {
+      if (wide_) {
+        const i32 warp = static_cast<i32>(w.thread / 32);
+        // Of a tile without a partner two warps have the rows, of one that is not there none.
+        if (warp / 2 < tiles) WideEnding<MmaOf<T>, E>(ending, warp * 16, w.Lane()).template Run<kGroups>(c_);
+        return;
+      }
+    }
     const E epilogue = ending;  // read once: stores between would make the compiler read it again
     // Addresses are worked out here, not kept while products are summed.
     thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));
     const u32 scratch = w.ScratchAddress();
     const u32 warp = thread_ / 32, lane = thread_ % 32;
-    if (wide_ && part_ % 2 == 0) {
-      if (warp / 4 == part_ / 2) {
-        const u32 to = scratch + warp % 4 * 4096 + Exchanged(lane) * 16;
-#pragma unroll
-        for (u32 g = 0; g < kGroups; ++g) Store(to + g * 512, c_[g]);
-      }
-      w.Sync();
-    }
     const u32 mine = scratch + warp * 512 + Exchanged(lane) * 16;
-    const u32 from = scratch + part_ % 2 * 8192 + warp / 4 * 4096 + Exchanged(lane % 8 * 4 + warp % 4) * 16 +
+    const u32 from = scratch + warp / 4 * 4096 + Exchanged(lane % 8 * 4 + warp % 4) * 16 +
                      (lane / 8 % 2 * 2 + lane / 16) * 4;
     const i32 units = CeilDiv(tokens_, 8) * blocks_;
 #pragma unroll 1
     for (i32 turn = 0; turn * 2 < units; ++turn) {
-      const u32 buffer = wide_ ? static_cast<u32>(turn) * 512 : static_cast<u32>(turn) % 2 * 8192;
-      if (!wide_) {
+      const u32 buffer = static_cast<u32>(turn) % 2 * 8192;
 #pragma unroll
-        for (i32 k = 0; k < kUnits / 2; ++k) {
-          if (k == turn) {
-            Store(mine + buffer, c_[2 * k]);
-            Store(mine + buffer + 4096, c_[2 * k + 1]);
-          }
+      for (i32 k = 0; k < kUnits / 2; ++k) {
+        if (k == turn) {
+          Store(mine + buffer, c_[2 * k]);
+          Store(mine + buffer + 4096, c_[2 * k + 1]);
         }
       }
       const float loaded = next;
       if ((turn + 1) * 2 < units) next = epilogue.Load(row, Token(turn + 1));
-      if (!wide_) w.Sync();
+      w.Sync();
       float sum = LoadFloat(from + buffer);
-      if (!wide_) {
 #pragma unroll
-        for (u32 s = 1; s < kSegments; ++s) sum = Add(sum, LoadFloat(from + buffer + s * 512));
-      }
+      for (u32 s = 1; s < kSegments; ++s) sum = Add(sum, LoadFloat(from + buffer + s * 512));
       const i32 token = Token(turn);
       const float y = epilogue.Value(row, token, sum);
       const float partner = __shfl_xor_sync(0xffffffffu, y, 8);
@@ -198,7 +197,6 @@ class GpuLinearTile {
       }
       if (valid && lane % 16 == 0) epilogue.Reduced(row, token, carry);
     }
-    part_ = wide_ ? (part_ + 1) % 4 : 0;
   }
 
  private:
@@ -381,7 +379,6 @@ class GpuLinearTile {
   u32 thread_;
   i32 blocks_, tokens_;
   bool wide_;
-  u32 part_ = 0;  // wide: which tile of the pass is finished next
   float c_[kUnits][4];
 };
 

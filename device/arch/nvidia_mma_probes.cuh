@@ -81,7 +81,7 @@ EVT_FN void ProbeWgmma(const MmaProbe& p) {
     WgmmaFence();
     Form::Run(c, a, WgmmaMatrix(SharedAddress(staged), kN * 16, 128));
     WgmmaCommit();
-    WgmmaAwait();
+    WgmmaAwait<0>();
     __syncthreads();
   }
 #pragma unroll

@@ -17,7 +17,11 @@ EVT_FN u64 WgmmaMatrix(u32 address, u32 k_stride, u32 row_stride) {
 }
 EVT_FN void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 EVT_FN void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-EVT_FN void WgmmaAwait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// Until no more than kGroups that were committed are still under way.
+template <i32 kGroups>
+EVT_FN void WgmmaAwait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
+}
 
 // c = a * b, or c + a * b where it `adds`: 64 rows, of which this warp's fragment has 16, by 64 columns.
 template <class T>
@@ -62,72 +66,97 @@ struct WgmmaOf<F16> {
 // Up to four row tiles by up to 64 tokens: a warpgroup has two of the tiles, or the last one, or none.
 template <class T>
 struct WgmmaProducts {
+  static constexpr i32 kSums = 32;  // 64 x 64 by 128 threads
+
   // Takes and drops the pages of a pass over all of K. sum: of each 16 x 8 block what a lane has of mma.sync's.
+  //
+  // A page's instructions are issued in two halves, each with fragments in registers of its own, which are loaded while
+  // the other half is multiplied: so the next page is taken, its barriers are waited for, before this one is through, and
+  // two pages of activations are held at a time. Steps behind a segment's last are zeros on both sides (their boxes end
+  // there), which change no sum.
   template <class W, i32 kUnits>
   static EVT_FN void Run(W& w, i32 steps, i32 tiles, float (&sum)[kUnits][4]) {
     static_assert(kUnits * 4 >= kSums);
-    float c[kSums];
-#pragma unroll
-    for (i32 i = 0; i < kSums; ++i) c[i] = 0.0f;  // as GpuLinearTile::Clear
-    const u32 warp = w.thread / 32, group = warp / 4;
-    const i32 pairs = tiles > 2 ? 2 : 1;
-    const bool works = static_cast<i32>(group) < pairs;
+    const i32 pairs = tiles > 2 ? 2 : 1, pages = CeilDiv(steps, kPassSteps);
+    i32 left = kSegments * pages;
+    if (static_cast<i32>(w.thread / 128) >= pairs) {
 #pragma unroll 1
-    for (i32 segment = 0; segment < kSegments; ++segment) {
-#pragma unroll 1
-      for (i32 left = steps; left > 0; left -= kAtOnce) {
-        const u32 b = w.TakeShared(kLaneInput).x;
-        if (works) {
-          // What its slot held before was this warpgroup's, too, or is from before the pass, which all warps begin
-          // together: so it has arrived, and `full` cannot be taken for a phase earlier.
-          const uint2 page = w.PeekShared(kLaneStream, group);
-          // Of a tile without a partner both pairs of warps have the rows.
-          const u32 a = page.x + warp / 2 % 2 * page.y + warp % 2 * kFragmentBytes + w.Lane() * 16;
-          // Said to be a warp's, not a thread's: descriptors are then worked out in uniform registers.
-          const u64 columns = WgmmaMatrix(__shfl_sync(0xffffffffu, b, 0), 128, kAtOnce * kStepBytes);
-          Multiply(c, a, columns, Min(left, kAtOnce), static_cast<u32>(left != steps));
-          w.Release(kLaneStream, static_cast<i32>(group), 4, warp % 4 == 0);
-        }
+      for (; left > 0; --left) {
+        w.TakeShared(kLaneInput);
         w.Advance(kLaneStream, pairs);
         w.Drop(kLaneInput);
       }
+      return;
+    }
+    float c[kSums];
+#pragma unroll
+    for (i32 i = 0; i < kSums; ++i) c[i] = 0.0f;  // as GpuLinearTile::Clear
+    uint4 early[kHalf], late[kHalf];
+    Place page = Take(w);
+    Load(page.rows, early);
+    i32 of_segment = pages;
+    bool first = true;
+#pragma unroll 1
+    for (;;) {
+      Issue(c, early, page.columns, of_segment != pages);
+      Load(page.rows + kHalf * 2 * kFragmentBytes, late);
+      w.Release(kLaneStream, static_cast<i32>(w.thread / 128), 4, w.thread / 32 % 4 == 0);
+      w.Advance(kLaneStream, pairs);
+      Issue(c, late, page.columns + kHalf * (kStepBytes / 16), true);
+      const bool more = --left > 0;
+      if (more) {
+        page = Take(w);
+        WgmmaAwait<1>();
+        Load(page.rows, early);
+      }
+      WgmmaAwait<0>();
+      w.Drop(kLaneInput);
+      if (--of_segment > 0) continue;
 #pragma unroll
       for (i32 i = 0; i < kSums; ++i) {
         float& all = sum[i / 4][i % 4];
-        all = segment == 0 ? c[i] : Add(all, c[i]);
+        all = first ? c[i] : Add(all, c[i]);
       }
+      if (!more) return;
+      first = false;
+      of_segment = pages;
     }
   }
 
  private:
-  static constexpr i32 kSums = 32;  // 64 x 64 by 128 threads
   static constexpr u32 kFragmentBytes = kFragment * sizeof(T);
   static constexpr u32 kStepBytes = 256;  // of 8 tokens
-  static constexpr i32 kAtOnce = 8;       // steps, of both kinds of pages
+  static constexpr i32 kHalf = kPassSteps / 2;
 
-  // n steps, the first of which may begin a segment (adds: it does not).
-  static EVT_FN void Multiply(float (&c)[kSums], u32 a, u64 columns, i32 n, u32 adds) {
-    if (n == kAtOnce) {
-      uint4 rows[kAtOnce];
+  // Where a lane's fragments and the columns of a page lie.
+  struct Place {
+    u32 rows;
+    u64 columns;
+  };
+  // This warpgroup's next page.
+  template <class W>
+  static EVT_FN Place Take(W& w) {
+    const u32 warp = w.thread / 32;
+    const u32 b = w.TakeShared(kLaneInput).x;
+    // What its slot held before was this warpgroup's, too, or is from before the pass, which all warps begin
+    // together: so it has arrived, and `full` cannot be taken for a phase earlier.
+    const uint2 page = w.PeekShared(kLaneStream, warp / 4 % 2);  // known to be near
+    // Of a tile without a partner both pairs of warps have the rows. The columns' address is said to be a warp's, not a
+    // thread's: descriptors are then worked out in uniform registers.
+    return {page.x + warp / 2 % 2 * page.y + warp % 2 * kFragmentBytes + w.Lane() * 16,
+            WgmmaMatrix(__shfl_sync(0xffffffffu, b, 0), 128, kPassSteps * kStepBytes)};
+  }
+  static EVT_FN void Load(u32 from, uint4 (&rows)[kHalf]) {
 #pragma unroll
-      for (i32 s = 0; s < kAtOnce; ++s) rows[s] = LoadShared16(a + static_cast<u32>(s) * 2 * kFragmentBytes);
-      WgmmaFence();
+    for (i32 s = 0; s < kHalf; ++s) rows[s] = LoadShared16(from + static_cast<u32>(s) * 2 * kFragmentBytes);
+  }
+  static EVT_FN void Issue(float (&c)[kSums], const uint4 (&rows)[kHalf], u64 columns, bool adds) {
+    WgmmaFence();
 #pragma unroll
-      for (i32 s = 0; s < kAtOnce; ++s) {
-        WgmmaOf<T>::Run(c, rows[s], columns + static_cast<u32>(s) * (kStepBytes / 16), s > 0 ? 1u : adds);
-      }
-      WgmmaCommit();
-      WgmmaAwait();
-      return;
+    for (i32 s = 0; s < kHalf; ++s) {
+      WgmmaOf<T>::Run(c, rows[s], columns + static_cast<u32>(s) * (kStepBytes / 16), s > 0 || adds);
     }
-#pragma unroll 1
-    for (i32 s = 0; s < n; ++s) {
-      const uint4 row = LoadShared16(a + static_cast<u32>(s) * 2 * kFragmentBytes);
-      WgmmaFence();
-      WgmmaOf<T>::Run(c, row, columns + static_cast<u32>(s) * (kStepBytes / 16), s > 0 ? 1u : adds);
-      WgmmaCommit();
-      WgmmaAwait();
-    }
+    WgmmaCommit();
   }
 };
 

@@ -77,7 +77,8 @@ struct ExampleWorker {
   // The sum of n values of each row, in a fixed tree: 32 virtual lanes, lane l adds i = l, l + 32, ... in
   // order, then lanes are added pairwise (l and l + 16, then + 8, + 4, + 2, + 1). load(row, i) gives a
   // value; store(row, sum) is called once per row by one thread. No barrier.
-  template <class Load, class Store>
+  // kTogether: of a thread's rows, so many may be loaded together, where the code is worth it.
+  template <i32 kTogether = 1, class Load, class Store>
   void RowSums(i32 rows, i32 n, const Load& load, const Store& store);
 
   // Prefix sums of ops/scan.h, without its barriers.

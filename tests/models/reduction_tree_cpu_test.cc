@@ -50,8 +50,9 @@ class ScalarLinearTile {
     }
   }
 
+  i32 AtOnce() const { return 1; }
   template <class W, class E>
-  void Finish(W&, const E& epilogue, Nothing, Nothing) {
+  void Finish(W&, const E& epilogue, Nothing, Nothing, i32) {
     for (i32 token = 0; token < tokens_; ++token) {
       for (i32 block = 0; block < blocks_; ++block) {
         typename E::Row rows[16];
@@ -122,7 +123,7 @@ struct TreeWorker : CpuWorker<kCpuPortable> {
   template <class T>
   using AttentionTile = std::conditional_t<kTree == Tree::kAttentionPages, HalvingAttentionTile<T>,
                                            HostAttentionTile<T>>;
-  template <class Load, class Store>
+  template <i32 = 1, class Load, class Store>
   void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     if (kTree != Tree::kRowSums || rows == 1)
       return CpuWorker<kCpuPortable>::RowSums(rows, n, load, store);

@@ -77,7 +77,7 @@ TEST_CASE("boxes of one segment: of activations, of a pair of row tiles, of one 
   {
     const auto shape = ShapeOf(Linear::BoxOf(params, Linear::kBoxSegment, 2), {0, 1, 0, groups * ActivationGroup(k) * 2});
     REQUIRE(shape.ok());
-    const int page_steps = Linear::kWideSteps;
+    const int page_steps = kPassSteps;
     for (int step = 0; step < steps; step += page_steps) {
       const auto page = CopyBox(*shape, memory, {{0, 5, step, 4, 0}});
       REQUIRE(page.size() == kPageBytes / 2);
@@ -95,12 +95,12 @@ TEST_CASE("boxes of one segment: of activations, of a pair of row tiles, of one 
     const auto shape = ShapeOf(Linear::BoxOf(params, box, 2), {0, 1, 0, tiles * PackedTile(32, k) * 2});
     REQUIRE(shape.ok());
     const int piece = 2 * kFragment;
-    for (int step = 0; step < steps; step += Linear::kWideSteps) {
+    for (int step = 0; step < steps; step += kPassSteps) {
       const auto page = CopyBox(*shape, memory, {{0, 3, step, 1, 0}});
       REQUIRE(page.size() == (box == Linear::kBoxPair ? kPageBytes / 2 : kPageBytes / 4));
       bool equal = true;
       for (int i = 0; i < static_cast<int>(page.size()); ++i) {
-        const int tile = i / (piece * Linear::kWideSteps), s = i / piece % Linear::kWideSteps;
+        const int tile = i / (piece * kPassSteps), s = i / piece % kPassSteps;
         equal = equal && page[static_cast<size_t>(i)] ==
                              value(step + s < steps, (1 + tile) * PackedTile(32, k) +
                                                          ((step + s) * kSegments + 3) * piece + i % piece);
