@@ -195,7 +195,7 @@ struct Sample {
   // the top down.
   template <class W>
   static EVT_FN i32 Draw(W& w, const Task<Params>& t, const SlotState& slot, i32 output, i32 at) {
-    enum class Turn : i32 { kTop, kCount, kTotal, kDraw };
+    enum class Turn : i32 { kCount, kTotal, kDraw };
     const Params& p = t.params();
     float* memory = reinterpret_cast<float*>(w.Scratch());
     LogitRow row{t.Operand<const float>(kLogits) + static_cast<i64>(output) * p.logits_stride,
@@ -203,31 +203,24 @@ struct Sample {
                  p.vocab, 0.0f, 0.0f};
     const bool by_share = slot.top_p < 1.0f;
     const u32 position = slot.history_length + static_cast<u32>(at);
-    u64 least = kAllNumbers, high = 0, width = 0;  // what is kept; the search for the k-th number
-    u64 top = 0;
+    u64 least = kAllNumbers;  // what is kept
     float goal = 0.0f;
-    Turn turn = Turn::kTop;
+    const Best first = Largest<8>(w, memory, row.Tiles(), [&](i32 tile) { return row.tiles[tile]; });
+    if (first.value != first.value) return kNoToken;
+    // Also when no logit is above -infinity: no distribution to draw from.
+    if (!(slot.temperature > 0.0f) || !(first.value > BitsFloat(0xff800000u))) return first.id;
+    const u64 top = OrderOf(first.value, first.id);
+    constexpr float kLog2E = 1.4426950408889634f;
+    row.top = first.value;
+    row.factor = Divide(kLog2E, slot.temperature);
+    u64 high = top + 1, width = u64{1} << (kVocabBits + 19);  // a logit of 8 to 16 and one smaller by 1/2 to 1
+    const bool by_count = slot.top_k > 0 && slot.top_k < static_cast<u32>(p.vocab);
+    Turn turn = by_count ? Turn::kCount : by_share ? Turn::kTotal : Turn::kDraw;
     for (;;) {
       u64 probe = least;
-      if (turn == Turn::kTop || turn == Turn::kDraw) {
-        const Best best = Largest(w, memory, row.Tiles(), [&](i32 tile) {
-          return turn == Turn::kTop ? row.tiles[tile]
-                                    : NoisyBest(row, least, tile, slot.key, position);
-        });
-        if (turn == Turn::kTop) {
-          top = OrderOf(best.value, best.id);
-          if (best.value != best.value) return kNoToken;
-          // Also when no logit is above -infinity: no distribution to draw from.
-          if (!(slot.temperature > 0.0f) || !(best.value > BitsFloat(0xff800000u))) return best.id;
-          constexpr float kLog2E = 1.4426950408889634f;
-          row.top = best.value;
-          row.factor = Divide(kLog2E, slot.temperature);
-          high = top + 1;
-          width = u64{1} << (kVocabBits + 19);  // a logit of 8 to 16 and one smaller by 1/2 to 1
-          const bool by_count = slot.top_k > 0 && slot.top_k < static_cast<u32>(p.vocab);
-          turn = by_count ? Turn::kCount : by_share ? Turn::kTotal : Turn::kDraw;
-          continue;
-        }
+      if (turn == Turn::kDraw) {
+        const Best best = Largest(w, memory, row.Tiles(),
+                                  [&](i32 tile) { return NoisyBest(row, least, tile, slot.key, position); });
         probe = OrderOf(row.logits[best.id], best.id) + 1;
         if (!by_share || probe == top + 1) return best.id;
       }

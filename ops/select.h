@@ -102,16 +102,20 @@ EVT_FN bool Better(const Best& a, const Best& b) {
   return OrderOf(a.value, a.id) > OrderOf(b.value, b.id);
 }
 
-// The best of value(i), i < n; known to all threads. Any tree gives the same.
-template <class W, class Value>
+// The best of value(i), i < n; known to all threads. Any tree gives the same. kTogether: so many of a thread's values are
+// asked for before the first is looked at (they may be a trip to memory away).
+template <i32 kTogether = 1, class W, class Value>
 EVT_FN Best Largest(W& w, float* memory, i32 n, const Value& value) {
   Best* found = reinterpret_cast<Best*>(memory);
   w.Parallel(kSelectItems, [&](i32 item) {
     Best best{BitsFloat(0x7fc00000u), kNoId};
     EVT_ROLLED
-    for (i32 i = item; i < n; i += kSelectItems) {
-      const Best next = value(i);
-      if (Better(next, best)) best = next;
+    for (i32 i = item; i < n; i += kSelectItems * kTogether) {
+      Best next[kTogether];
+      for (i32 k = 0; k < kTogether; ++k) next[k] = value(Min(i + k * kSelectItems, n - 1));  // the last one again
+      for (i32 k = 0; k < kTogether; ++k) {
+        if (Better(next[k], best)) best = next[k];
+      }
     }
     found[item] = best;
   });
