@@ -19,15 +19,15 @@ T* At(uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-int64_t PhysicalBytes() {
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
-}
-
-int64_t FreeBytes() {
-  return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+int64_t BytesOf(int pages_name) {
+  const int64_t pages = sysconf(pages_name), size = sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && size > 0 ? pages * size : int64_t{4} << 30;
 }
 
 }  // namespace
+
+int64_t MachineMemoryBytes() { return BytesOf(_SC_PHYS_PAGES); }
+int64_t FreeMemoryBytes() { return BytesOf(_SC_AVPHYS_PAGES); }
 
 absl::StatusOr<HostBlock> HostBlock::Allocate(int64_t bytes) {
   HostBlock block;
@@ -71,14 +71,14 @@ absl::Status HostExecutor::Allocate(const ExecutorOptions& options) {
   }
   ASSIGN_OR_RETURN(plan_, PlanMemory(*program_, placed));
   // The rest may be larger than the machine, since much of it is never touched; weights are, all of them.
-  if (plan_.bytes[static_cast<size_t>(TensorRole::kWeight)] > PhysicalBytes()) {
-    return TooLittleMemory(*program_, plan_, "this machine", FreeBytes());
+  if (plan_.bytes[static_cast<size_t>(TensorRole::kWeight)] > MachineMemoryBytes()) {
+    return TooLittleMemory(*program_, plan_, "this machine", FreeMemoryBytes());
   }
   std::array<uint64_t, kArenas> base = {};
   for (int arena = 0; arena < kArenas; ++arena) {
     const absl::StatusOr<Buffer> buffer = AllocateBuffer(plan_.bytes[arena]);
     if (absl::IsResourceExhausted(buffer.status())) {
-      return TooLittleMemory(*program_, plan_, "this machine", FreeBytes());
+      return TooLittleMemory(*program_, plan_, "this machine", FreeMemoryBytes());
     }
     RETURN_IF_ERROR(buffer.status());
     base[arena] = buffer->address;

@@ -13,6 +13,10 @@
 
 namespace eventide {
 
+// This machine's memory, and what of it is free; 4 GiB where the system does not say.
+int64_t MachineMemoryBytes();
+int64_t FreeMemoryBytes();
+
 // Zeroed memory from the operating system, committed when touched.
 class HostBlock {
  public:

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/status.h"
@@ -122,7 +123,9 @@ absl::Status RunBenchMoe(const MoeFlags& flags) {
   ASSIGN_OR_RETURN(StepBenchSetup setup, OpenStepBench(flags.engine, /*kv_gib=*/0));
   // Before the model is loaded: mistakes in their names.
   for (const std::string& routing : flags.routings) {
-    RETURN_IF_ERROR(MakeRoutes(routing, setup.model.source->config(), 0).status());
+    // A file's faults are the file's.
+    const absl::Status made = MakeRoutes(routing, setup.model.source->config(), 0).status();
+    RETURN_IF_ERROR(absl::StartsWith(routing, "recorded:") ? made : AsUsageError(made));
   }
   StepBenchOptions& options = setup.options;
   options.route_draws = kDrawnLines;

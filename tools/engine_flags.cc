@@ -1,7 +1,5 @@
 #include "tools/engine_flags.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +13,7 @@
 #include "core/status.h"
 #include "formats/gguf.h"
 #include "models/load.h"
+#include "runtime/host_memory.h"
 #include "serve/tokenizer_sink.h"
 #include "text/gguf_tokenizer.h"
 #include "text/hf_tokenizer.h"
@@ -45,11 +44,6 @@ std::string CheckExitAfter(const std::string& text) {
   for (std::string number : numbers) whole = whole && WholeNumber(1, kMaxLayers)(number).empty();
   if (whole) return "";
   return absl::StrCat("'", text, "': give F or F:K, numbers of layers from 1 to ", kMaxLayers);
-}
-
-int64_t MachineMemoryBytes() {
-  const int64_t pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-  return pages > 0 && size > 0 ? pages * size : int64_t{4} << 30;
 }
 
 absl::StatusOr<DType> ResolveStorage(const EngineFlags& flags, const WeightSource& source,
@@ -191,11 +185,18 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
       ->check(WholeNumber(0, UINT64_MAX));
 }
 
+// A preset is named on the command line, a file's faults are the file's.
+static absl::StatusOr<std::unique_ptr<WeightSource>> OpenNamed(const std::string& name, PhaseLog* phases) {
+  auto source = OpenModel(name, phases);
+  if (!source.ok() && absl::StartsWith(name, "random:")) return AsUsageError(source.status());
+  return source;
+}
+
 absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog* phases) {
   OpenedModel model;
   ASSIGN_OR_RETURN(model.device,
                    InPhase(phases, "device", [&] { return ResolveDevice(flags.device); }));
-  ASSIGN_OR_RETURN(model.source, OpenModel(flags.model, phases));
+  ASSIGN_OR_RETURN(model.source, OpenNamed(flags.model, phases));
   ASSIGN_OR_RETURN(model.storage, ResolveStorage(flags, *model.source, model.device));
   return model;
 }
@@ -205,7 +206,7 @@ absl::StatusOr<OpenedModel> OpenDraftModel(const EngineFlags& flags, const Opene
   OpenedModel draft;
   if (flags.draft_model.empty()) return draft;
   draft.device = model.device;
-  ASSIGN_OR_RETURN(draft.source, OpenModel(flags.draft_model, phases));
+  ASSIGN_OR_RETURN(draft.source, OpenNamed(flags.draft_model, phases));
   RETURN_IF_ERROR(
       AsUsageError(DraftModel::CheckFits(model.source->config(), draft.source->config())));
   ASSIGN_OR_RETURN(draft.storage, ResolveStorage(flags, *draft.source, model.device));

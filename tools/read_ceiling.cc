@@ -1,12 +1,11 @@
 #include "tools/read_ceiling.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "runtime/host_memory.h"
 #include "runtime/host_probe.h"
 
 namespace eventide {
@@ -42,8 +41,7 @@ absl::Status ReadCeiling::Measure() {
 
 absl::StatusOr<int64_t> ReadCeiling::FreeBytes() const {
   if (probe_ != nullptr) return probe_->FreeBytes();
-  const int64_t pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-  return pages > 0 && size > 0 ? pages * size : int64_t{4} << 30;
+  return FreeMemoryBytes();
 }
 
 }  // namespace eventide

@@ -45,7 +45,7 @@ TEST_CASE("exit codes tell bad usage from failure, and stdout stays empty for bo
     CHECK(ran.out.empty());
   }
   for (const char* failure :
-       {"generate --model random:no-such --tokens 1", "generate --model /no/such/folder --tokens 1",
+       {"generate --model /no/such/model --tokens 1", "generate --model /no/such/folder --tokens 1",
         "replay --model random:test-llama --trace /no/such/file"}) {
     INFO(failure);
     const Ran ran = Run(failure);

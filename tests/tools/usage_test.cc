@@ -338,6 +338,10 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "generate --model random:test-llama --device cpu --tokens 1 --max-num-batched-tokens 1048576 "
               "--speculate-model random:test-llama@1",
               "cache add --model random:test-llama --arch sm_90a --dtype float32",
+              "generate --model random:nosuch --tokens 1",
+              "generate --model random:test-llama --device cpu --tokens 1 --speculate-model random:nosuch",
+              "bench moe --model random:test-moe --device cpu --routing zipf",
+              "bench moe --model random:test-moe --device cpu --routing zipf:11",
               "warmup" + model + "--cold --compare"}) {
     INFO(call);
     const Ran ran = Run(call);
