@@ -13,7 +13,8 @@ constexpr const char* kModelFields[] = {
     "heads",   "kv_heads", "head_dim", "hidden",   "inter", "layers", "vocab",  "tied",
     "qk_norm", "bias",     "window",   "dtype",    "block", "len",    "budget", "rows",
     "workers", "policy",   "pages",    "timeline", "spare", "weights",
-    "draft",   "draft_len", "exit_first", "exit_every", "exit_percent"};
+    "draft",   "draft_len", "exit_first", "exit_every", "exit_percent",
+    "experts", "top", "expert_inter"};
 
 constexpr int kTimelineTasks = 4096;
 
@@ -45,6 +46,15 @@ ModelConfig ConfigOf(const StressCase& c) {
     config.windowed_layers.assign(static_cast<size_t>(std::max(0, config.layers)), true);
   }
   config.dtype = DType::kBF16;
+  if (c.Get("experts") > 0) {
+    config.family = config.qk_norm ? "qwen3_moe" : config.attention_bias ? "qwen2_moe" : "mixtral";
+    config.num_experts = static_cast<int>(c.Get("experts"));
+    config.experts_per_token = static_cast<int>(c.Get("top"));
+    config.moe_intermediate = static_cast<int>(c.Get("expert_inter"));
+    config.norm_topk_prob = !config.attention_bias;
+    if (config.attention_bias) config.shared_intermediate = config.intermediate;
+    if (config.family == "mixtral") config.intermediate = config.moe_intermediate;
+  }
   return config;
 }
 
@@ -152,6 +162,11 @@ void RandomModel(StressRandom* random, const std::string& device, StressCase* c)
   if (device == "sim") c->Set("pages", random->Between(6, 12));
   if (device != "sim") c->Set("timeline", random->Below(2));
   c->Set("weights", random->Below(1000));
+  if (random->Chance(25)) {
+    c->Set("experts", random->OneOf({1, 3, 8, 17, 40}));
+    c->Set("top", random->Between(1, std::min<int64_t>(6, c->Get("experts"))));
+    c->Set("expert_inter", random->OneOf({16, 33, 96}));
+  }
   // With all layers a draft model is the model itself, and right wherever that is greedy.
   if (!random->Chance(40)) return;
   c->Set("draft", random->Between(1, c->Get("layers")));

@@ -119,7 +119,7 @@ int64_t SimplestValue(const std::string& field) {
       {"workers", 1}, {"layers", 1},  {"heads", 1},  {"kv_heads", 1}, {"head_dim", 8},
       {"hidden", 16}, {"inter", 16},  {"vocab", 16}, {"pages", 12},   {"tied", 1},
       {"block", 16},  {"prompts", 1}, {"outs", 1},   {"cancels", -1}, {"chunk", 64},
-      {"flight", 1},  {"pool", 400},  {"tries", 1}};
+      {"flight", 1},  {"pool", 400},  {"tries", 1},  {"expert_inter", 16}};
   for (const Simplest& simplest : kSimplest) {
     if (field == simplest.field) return simplest.value;
   }

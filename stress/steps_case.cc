@@ -156,9 +156,11 @@ std::string CompareBits(size_t sequence, const SequenceResult& alone, const Sequ
 // last place (2^-9 for bfloat16, 2^-12 for float16, 2^-25 for float32); a layer makes about five.
 // Random small models have small logits beside their intermediate values: 16 units in RMS is beyond
 // any of thousands that were tried, and an error of one wrong element is beyond that
-// (docs/testing.md).
+// (docs/testing.md). Rounding exchanges nearly equal experts, so a choice among them is only compared by bits.
 std::string CompareWithFloat64(const StressModel& model, const SequencePlan& plan,
                                const SequenceResult& alone) {
+  const ModelConfig& config = model.source->config();
+  if (config.experts_per_token < config.num_experts) return "";
   auto reference = Reference<double>::Load(*model.source, model.storage);
   if (!reference.ok()) return std::string(reference.status().message());
   const size_t vocab = model.reference->info().vocab_size;
