@@ -12,7 +12,9 @@ inline constexpr i32 kSegments = 8;
 inline constexpr i32 kFragment = 256;  // elements of one 16 x 16 block of packed weights
 
 // Steps of 16 that one segment of a K has, after padding with zeros.
-EVT_FN constexpr i32 SegmentSteps(i32 k) { return CeilDiv(CeilDiv(k, 16), kSegments); }
+EVT_FN constexpr i32 SegmentSteps(i32 k) {
+  return static_cast<i32>((static_cast<u32>(k) + 16 * kSegments - 1) / (16 * kSegments));
+}
 
 // Activations: [token / 8][step][segment][2][8 tokens][8 k], 8 x 8 core matrices of 128 bytes (bf16). The
 // order of K is the order in which pages of packed weights need it, whatever their tile height.
@@ -22,10 +24,16 @@ EVT_FN constexpr i64 ActivationGroup(i32 k) {
 }
 // Offset within the group of (token % 8 == 0, k index).
 EVT_FN i32 ActivationColumn(i32 steps, i32 index) {
-  const i32 block = index / 16;
-  const i32 segment = block / steps;
-  const i32 step = block - segment * steps;
-  return ((step * kSegments + segment) * 2 + (index % 16) / 8) * 64 + index % 8;
+  const u32 at = static_cast<u32>(index);
+  // Found by three comparisons: a division would take longer than all the rest.
+  i32 step = static_cast<i32>(at / 16), segment = 0;
+  for (i32 half = kSegments / 2; half > 0; half /= 2) {
+    if (step >= half * steps) {
+      step -= half * steps;
+      segment += half;
+    }
+  }
+  return ((step * kSegments + segment) * 2 + static_cast<i32>(at % 16 / 8)) * 64 + static_cast<i32>(at % 8);
 }
 EVT_FN i64 ActivationIndex(i32 k, i32 token, i32 index) {
   return (token / 8) * ActivationGroup(k) + ActivationColumn(SegmentSteps(k), index) + token % 8 * 8;

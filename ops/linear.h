@@ -51,7 +51,7 @@ struct Linear {
   static EVT_FN Part PartOf(const Task<Params>& t) {
     constexpr i32 kTokens = TileTokens(kElements);
     const Params& p = t.params();
-    const i32 row_tiles = CeilDiv(p.rows, p.tile_rows);
+    const i32 row_tiles = static_cast<i32>(static_cast<u32>(p.rows + p.tile_rows - 1) >> (p.tile_rows == 32 ? 5 : 4));
     Part part = {t.at.at[1] * p.tiles, p.tiles, 0, 0};
     if (p.expert_tiles > 0) {
       const ExpertTile& tile = TileOf(t);
@@ -91,8 +91,8 @@ struct Linear {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
     const Params& p = t.params();
     const i32 steps = SegmentSteps(p.k);
-    const i32 page_steps = StepsPerPage(p.tile_rows, kElements);
-    const u32 step_bytes = kPageBytes / static_cast<u32>(page_steps);
+    const i32 page_steps = PageSteps(p.tile_rows, kElements);
+    const u32 step_bytes = static_cast<u32>(p.tile_rows * (kSegments * 16 * kElements));
     const Part part = PartOf<kElements>(t);
     if constexpr (L::kWideTiles) {
       if (Wide<T, L>(p, part)) {
@@ -224,6 +224,10 @@ struct Linear {
   }
   static constexpr u32 kWideStepBytes = 256;  // of 8 tokens, of elements of kBoxedElementBytes
 
+  // StepsPerPage of a tile of 16 or 32 rows, without a division.
+  static EVT_FN constexpr i32 PageSteps(i32 tile_rows, i32 element_bytes) {
+    return tile_rows == 32 ? StepsPerPage(32, element_bytes) : StepsPerPage(16, element_bytes);
+  }
   // Steps whose activations share a page: the largest power of two that fits.
   static EVT_FN i32 InputSteps(i32 groups, i32 element_bytes) {
     const i32 fit = static_cast<i32>(kPageBytes) / (kSegments * 128 * element_bytes);
@@ -238,7 +242,7 @@ struct Linear {
     Memo<T>& memo = *reinterpret_cast<Memo<T>*>(w.Memo());
     typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, part.tokens,
                                                                    Wide<T, W>(p, part));
-    const i32 steps = SegmentSteps(p.k), weight_steps = StepsPerPage(p.tile_rows, kElements);
+    const i32 steps = SegmentSteps(p.k), weight_steps = PageSteps(p.tile_rows, kElements);
     const i32 input_steps = InputSteps(CeilDiv(part.tokens, 8), kElements);
     const i32 first_row = (part.tile - (p.expert_tiles > 0 ? TileOf(t).expert * p.expert_tiles : 0)) * p.tile_rows;
     const LinearEpilogue<T> first_ending(t, memo.scale, first_row, part.token, part.tokens);
