@@ -152,8 +152,10 @@ struct LinearEpilogue {
   EVT_FN bool Carries() const {
     return epilogue == LinearParams::kResidual || epilogue == LinearParams::kLogits;
   }
+  // Whether carries are sums, of values alone.
+  EVT_FN bool Adds() const { return epilogue == LinearParams::kResidual; }
   EVT_FN Carry Combine(const Carry& a, const Carry& b) const {
-    if (epilogue == LinearParams::kResidual) return {Add(a.value, b.value), a.id};
+    if (Adds()) return {Add(a.value, b.value), a.id};
     // NaN loses to any number.
     const bool a_number = a.value == a.value, b_number = b.value == b.value;
     const bool better = a_number != b_number ? a_number

@@ -167,32 +167,45 @@ class GpuLinearTile {
 #pragma unroll 1
     for (i32 turn = 0; turn * 2 < units; ++turn) {
       const u32 buffer = static_cast<u32>(turn) % 2 * 8192;
+      if (units <= 2) {  // few tokens have one turn, and no choices to wait for
+        Store(mine + buffer, c_[0]);
+        if (units > 1) Store(mine + buffer + 4096, c_[1]);
+      } else {
 #pragma unroll
-      for (i32 k = 0; k < kUnits / 2; ++k) {
-        if (k == turn) {
-          Store(mine + buffer, c_[2 * k]);
-          Store(mine + buffer + 4096, c_[2 * k + 1]);
+        for (i32 k = 0; k < kUnits / 2; ++k) {
+          if (k == turn) {
+            Store(mine + buffer, c_[2 * k]);
+            Store(mine + buffer + 4096, c_[2 * k + 1]);
+          }
         }
       }
       const float loaded = next;
       if ((turn + 1) * 2 < units) next = epilogue.Load(row, Token(turn + 1));
       w.Sync();
+      const i32 token = Token(turn);
+      if (token - static_cast<i32>(lane / 16) >= tokens_) continue;  // none of the warp's tokens is there
       float sum = LoadFloat(from + buffer);
 #pragma unroll
       for (u32 s = 1; s < kSegments; ++s) sum = Add(sum, LoadFloat(from + buffer + s * 512));
-      const i32 token = Token(turn);
       const float y = epilogue.Value(row, token, sum);
       const float partner = __shfl_xor_sync(0xffffffffu, y, 8);
       typename E::Carry carry = epilogue.None();
       const bool valid = token < tokens_;
       if (valid) carry = epilogue.Emit(row, token, y, partner, loaded);
       if (!epilogue.Carries()) continue;
+      if (epilogue.Adds()) {
+#pragma unroll
+        for (u32 offset = 1; offset < 16; offset *= 2) {
+          carry.value = Add(carry.value, __shfl_xor_sync(0xffffffffu, carry.value, offset));
+        }
+      } else {
 #pragma unroll 1
-      for (u32 offset = 1; offset < 16; offset *= 2) {
-        typename E::Carry other;
-        other.value = __shfl_xor_sync(0xffffffffu, carry.value, offset);
-        other.id = __shfl_xor_sync(0xffffffffu, carry.id, offset);
-        carry = epilogue.Combine(carry, other);
+        for (u32 offset = 1; offset < 16; offset *= 2) {
+          typename E::Carry other;
+          other.value = __shfl_xor_sync(0xffffffffu, carry.value, offset);
+          other.id = __shfl_xor_sync(0xffffffffu, carry.id, offset);
+          carry = epilogue.Combine(carry, other);
+        }
       }
       if (valid && lane % 16 == 0) epilogue.Reduced(row, token, carry);
     }
