@@ -240,13 +240,13 @@ struct Linear {
     const Params p = t.params();
     const Part part = PartOf<kElements>(t);
     Memo<T>& memo = *reinterpret_cast<Memo<T>*>(w.Memo());
-    typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, part.tokens,
-                                                                   Wide<T, W>(p, part));
+    const bool wide = Wide<T, W>(p, part);
+    typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, part.tokens, wide);
     const i32 steps = SegmentSteps(p.k), weight_steps = PageSteps(p.tile_rows, kElements);
     const i32 input_steps = InputSteps(CeilDiv(part.tokens, 8), kElements);
     const i32 first_row = (part.tile - (p.expert_tiles > 0 ? TileOf(t).expert * p.expert_tiles : 0)) * p.tile_rows;
     const LinearEpilogue<T> first_ending(t, memo.scale, first_row, part.token, part.tokens);
-    auto row = tile.RowOf(first_ending);
+    auto row = tile.RowOf(first_ending, 0);
     if (w.Leader()) {
       memo.turn ^= 1;
       memo.ending[memo.turn].Set(first_ending);
@@ -257,14 +257,12 @@ struct Linear {
     EVT_ROLLED
     for (i32 i = 0; i < part.tiles; i += tile.AtOnce()) {
       if (i > 0) {
-        w.Sync();  // everyone is through with the tiles before
-        if (w.Leader()) ending.first_row += p.tile_rows * tile.AtOnce();
-        w.Sync();
-        row = tile.RowOf(ending);
+        if (wide) w.Sync();  // a pass begins for all warps together (nvidia_wgmma.cuh)
+        row = tile.RowOf(ending, i * p.tile_rows);
       }
       const auto first = tile.First(ending, row);
       tile.Products(w, steps, weight_steps, input_steps, part.tiles - i);
-      tile.Finish(w, ending, row, first, part.tiles - i);
+      tile.Finish(w, ending, row, first, i * p.tile_rows, part.tiles - i);
     }
   }
 

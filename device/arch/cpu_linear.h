@@ -17,11 +17,11 @@ class CpuLinearTile {
   // The one thread finishes all rows, and asks for nothing ahead.
   struct Nothing {};
   template <class E>
-  EVT_FN Nothing RowOf(const E&) const {
-    return {};
+  EVT_FN i32 RowOf(const E&, i32 first) const {
+    return first;
   }
   template <class E>
-  EVT_FN Nothing First(const E&, Nothing) const {
+  EVT_FN Nothing First(const E&, i32) const {
     return {};
   }
 
@@ -46,10 +46,10 @@ class CpuLinearTile {
 
   EVT_FN i32 AtOnce() const { return 1; }
   template <class W, class E>
-  EVT_FN void Finish(W&, const E& epilogue, Nothing, Nothing, i32) {
+  EVT_FN void Finish(W&, const E& epilogue, i32 first, Nothing, i32, i32) {
     for (i32 block = 0; block < blocks_; ++block) {
       typename E::Row rows[16];
-      for (i32 row = 0; row < 16; ++row) rows[row] = epilogue.At(block * 16 + row);
+      for (i32 row = 0; row < 16; ++row) rows[row] = epilogue.At(first + block * 16 + row);
       for (i32 token = 0; token < tokens_; ++token) {
         float y[16];
         typename S::V total = S::Load(Sum(0, block, token));

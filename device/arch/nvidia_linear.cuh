@@ -72,11 +72,11 @@ class GpuLinearTile {
   // Tiles that Products and Finish have together.
   EVT_FN i32 AtOnce() const { return wide_ ? kPassTiles : 1; }
 
-  // The row whose outputs this thread finishes; the same at every turn, of which each has all of the tile's
-  // blocks. Wide passes have no use for it, and asking whether this is one costs the others 1 % of a step.
+  // The row whose outputs this thread finishes at every turn, of the tile that begins at row `first` of the task. Asking
+  // whether this is a wide pass, which has no use for it, costs the others 1 % of a step.
   template <class E>
-  EVT_FN typename E::Row RowOf(const E& epilogue) const {
-    return epilogue.At((blocks_ == 1 ? 0 : static_cast<i32>(thread_ / 128 * 16)) +
+  EVT_FN typename E::Row RowOf(const E& epilogue, i32 first) const {
+    return epilogue.At(first + (blocks_ == 1 ? 0 : static_cast<i32>(thread_ / 128 * 16)) +
                        static_cast<i32>(thread_ % 16));
   }
   // What Finish begins with comes from memory while products are made.
@@ -142,16 +142,16 @@ class GpuLinearTile {
     }
   }
 
-  // Two units a turn, through two buffers of 8 KiB at the start of Scratch: thread (warp, lane) adds the
-  // segments of row lane % 16, token warp % 4 * 2 + lane / 16 of unit warp / 4. The loop is not unrolled, so
-  // that the epilogue is there once. tiles: as for Products.
+  // Two units a turn, through two buffers of 8 KiB at the start of Scratch, from tile to tile in turn: whoever writes to
+  // one is past the barrier that followed everyone's reading of it. Thread (warp, lane) adds the segments of row
+  // lane % 16, token warp % 4 * 2 + lane / 16 of unit warp / 4. Not unrolled: the epilogue is there once.
   template <class W, class E>
-  EVT_FN void Finish(W& w, const E& ending, const typename E::Row& row, float next, i32 tiles) {
+  EVT_FN void Finish(W& w, const E& ending, const typename E::Row& row, float next, i32 first, i32 tiles) {
     if constexpr (Port::kWgmma && sizeof(T) == 2) {
       if (wide_) {
         const i32 warp = static_cast<i32>(w.thread / 32);
         // Of a tile without a partner two warps have the rows, of one that is not there none.
-        if (warp / 2 < tiles) WideEnding<MmaOf<T>, E>(ending, warp * 16, w.Lane()).template Run<kGroups>(c_);
+        if (warp / 2 < tiles) WideEnding<MmaOf<T>, E>(ending, first + warp * 16, w.Lane()).template Run<kGroups>(c_);
         return;
       }
     }
@@ -166,7 +166,7 @@ class GpuLinearTile {
     const i32 units = CeilDiv(tokens_, 8) * blocks_;
 #pragma unroll 1
     for (i32 turn = 0; turn * 2 < units; ++turn) {
-      const u32 buffer = static_cast<u32>(turn) % 2 * 8192;
+      const u32 buffer = turns_++ % 2 * 8192;
       if (units <= 2) {  // few tokens have one turn, and no choices to wait for
         Store(mine + buffer, c_[0]);
         if (units > 1) Store(mine + buffer + 4096, c_[1]);
@@ -391,6 +391,7 @@ class GpuLinearTile {
   u32 thread_;
   i32 blocks_, tokens_;
   bool wide_;
+  u32 turns_ = 0;
   float c_[kUnits][4];
 };
 

@@ -17,7 +17,7 @@ EVT_FN u32 TransposeMatrix(u32 pair) {
 template <class Mma, class E>
 class WideEnding {
  public:
-  // row: of the pass, the first of the warp's.
+  // row: of the task, the first of the warp's.
   EVT_FN WideEnding(const E& epilogue, i32 row, u32 lane)
       : e_(epilogue), lane_(static_cast<i32>(lane)), row_{e_.At(row + lane_ / 4), e_.At(row + lane_ / 4 + 8)} {
 #pragma unroll

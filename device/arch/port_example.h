@@ -149,11 +149,11 @@ struct ExampleLinearTile {
   // blocks of 16 rows; wide, on targets with kWideTiles: Products of every fourth tile makes those of the three after
   // it, too, and pages have one segment's steps, of weights [tile][step][m16][fragment] of two tiles.
   ExampleLinearTile(ExampleWorker& w, i32 blocks, i32 tokens, bool wide);
-  // What this thread's outputs need of constants, and of memory that the task's events guard.
+  // What this thread's outputs need of constants, in the tile that begins at row `first` of the task, and of memory that the task's events guard.
   template <class E>
   struct Row;
   template <class E>
-  Row<E> RowOf(const E& epilogue) const;
+  Row<E> RowOf(const E& epilogue, i32 first) const;
   template <class E>
   float First(const E& epilogue, const Row<E>& row) const;
   // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps. tiles: how many
@@ -162,7 +162,7 @@ struct ExampleLinearTile {
   // Ends every output by the epilogue's Value, Emit and Reduced; uses the first 16 KiB of Scratch. Has a barrier
   // before the first of them.
   template <class E>
-  void Finish(ExampleWorker& w, const E& epilogue, const Row<E>& row, float first);
+  void Finish(ExampleWorker& w, const E& epilogue, const Row<E>& row, float loaded, i32 first, i32 tiles);
 };
 
 }  // namespace eventide

@@ -22,11 +22,11 @@ class ScalarLinearTile {
   template <class W>
   ScalarLinearTile(W&, i32 blocks, i32 tokens, bool) : blocks_(blocks), tokens_(tokens) {}
   template <class E>
-  Nothing RowOf(const E&) const {
-    return {};
+  i32 RowOf(const E&, i32 first) const {
+    return first;
   }
   template <class E>
-  Nothing First(const E&, Nothing) const {
+  Nothing First(const E&, i32) const {
     return {};
   }
 
@@ -52,13 +52,13 @@ class ScalarLinearTile {
 
   i32 AtOnce() const { return 1; }
   template <class W, class E>
-  void Finish(W&, const E& epilogue, Nothing, Nothing, i32) {
+  void Finish(W&, const E& epilogue, i32 first, Nothing, i32, i32) {
     for (i32 token = 0; token < tokens_; ++token) {
       for (i32 block = 0; block < blocks_; ++block) {
         typename E::Row rows[16];
         float y[16];
         for (i32 row = 0; row < 16; ++row) {
-          rows[row] = epilogue.At(block * 16 + row);
+          rows[row] = epilogue.At(first + block * 16 + row);
           y[row] = epilogue.Value(rows[row], token, Total(block * 16 + row, token, tokens_));
         }
         typename E::Carry carry = epilogue.None();
