@@ -66,15 +66,15 @@ struct GpuCompute : GpuWorkerBase<Port> {
     ++taken[lane];
     return page;
   }
-  // Whether the next page has arrived; then TakeReady takes it without a wait.
-  EVT_FN bool NextIsReady(u32 lane) const {
-    return Port::BarrierTry(this->base + FullAt(lane, taken[lane] % kSlots), taken[lane] / kSlots % 2);
-  }
-  EVT_FN uint2 TakeReady(u32 lane) {
-    const SlotPage page = LoadSlot(this->base + SlotAt(lane, taken[lane] % kSlots));
+  // Takes the next page if it has arrived and returns its number, else kNoPage. Its address is worked out later
+  // (AddressOf), so that nothing waits for the number.
+  EVT_FN i32 TakeArrived(u32 lane) {
+    const u32 slot = taken[lane] % kSlots;
+    if (!BarrierTest(this->base + FullAt(lane, slot), taken[lane] / kSlots % 2)) return kNoPage;
     ++taken[lane];
-    return make_uint2(PagesAddress() + static_cast<u32>(page.page) * kPageBytes, page.piece_bytes);
+    return LoadSlot(this->base + SlotAt(lane, slot)).page;
   }
+  EVT_FN u32 AddressOf(i32 page) const { return PagesAddress() + static_cast<u32>(page) * kPageBytes; }
   EVT_FN GpuPage Peek(u32 lane, i32 ahead) {
     const uint2 page = PeekShared(lane, static_cast<u32>(ahead));
     return GpuPage{this->pages + (page.x - PagesAddress()), page.y};

@@ -242,17 +242,18 @@ class GpuLinearTile {
     return f;
   }
 
-  // Whole pages of weights with up to 8 tokens, where latency counts: no choices inside, and the next page's
-  // barrier is looked at while this one's loads are on their way. A page of activations has a multiple of a
-  // page of weights' steps.
+  // Whole pages of weights with up to 8 tokens, where latency counts: no choices inside, and where the next pages are is
+  // found out while this one's loads and products are on their way. A page of activations has a multiple of a page of
+  // weights' steps.
   template <i32 kBlocks, class W>
   EVT_FN void Pages(W& w, i32 steps, u32& b, i32& input_left, i32 input_steps) {
     constexpr i32 kSteps = static_cast<i32>(kPageBytes / (kSegments * kFragmentBytes)) / kBlocks;
     const u32 mine = thread_ / 32 * kBlocks * kFragmentBytes + thread_ % 32 * 16;
-    bool ready = false;
+    const u32 column = thread_ / 32 * 256 + thread_ % 16 * 16 + thread_ / 16 % 2 * kStepBytes;
+    i32 weights = kNoPage, input = kNoPage;  // the next pages, where they are known to be there
 #pragma unroll 1
     for (; steps >= kSteps; steps -= kSteps) {
-      const u32 a = (ready ? w.TakeReady(kLaneStream) : w.TakeShared(kLaneStream)).x + mine;
+      const u32 a = (weights == kNoPage ? w.TakeShared(kLaneStream).x : w.AddressOf(weights)) + mine;
       uint4 rows[kSteps][kBlocks];
 #pragma unroll
       for (i32 s = 0; s < kSteps; ++s) {
@@ -263,8 +264,7 @@ class GpuLinearTile {
         }
       }
       if (input_left == 0) {
-        b = w.TakeShared(kLaneInput).x + thread_ / 32 * 256 + thread_ % 16 * 16 +
-            thread_ / 16 % 2 * kStepBytes;
+        b = (input == kNoPage ? w.TakeShared(kLaneInput).x : w.AddressOf(input)) + column;
         input_left = Min(input_steps, steps);
       }
       uint4 columns[kSteps / 2];
@@ -272,7 +272,9 @@ class GpuLinearTile {
       for (i32 s = 0; s < kSteps / 2; ++s) {
         columns[s] = LoadMatrices(b + static_cast<u32>(s) * 2 * kStepBytes);
       }
-      ready = steps >= 2 * kSteps && w.NextIsReady(kLaneStream);
+      const bool more = steps >= 2 * kSteps;
+      weights = more ? w.TakeArrived(kLaneStream) : kNoPage;
+      input = more && input_left == kSteps ? w.TakeArrived(kLaneInput) : kNoPage;
 #pragma unroll
       for (i32 s = 0; s < kSteps / 2; ++s) {
         Group<kBlocks>(0, rows[2 * s], columns[s].x, columns[s].y);
