@@ -16,6 +16,18 @@ concept OpHasInput = requires(W& w, const Task<typename Op::Params>& task) {
   Op::template Input<T>(w, task);
 };
 
+// What Compute needs that can be worked out before the task begins. Where another role does so (W::kPrepares), it calls
+// CallCompute for it.
+template <class Op, class T, class W>
+concept OpHasPrepare = requires(W& w, const Task<typename Op::Params>& task) {
+  Op::template Prepare<T>(w, task);
+};
+template <class W>
+concept Prepares = requires { requires W::kPrepares; };
+// Compute and Input find prepared what Prepare made, in Memo's place W::Slot().
+template <class W>
+concept Follows = requires { requires W::kFollows; };
+
 template <class Op>
 EVT_FN const typename Op::Params& ParamsOf(const Node& node) {
   static_assert(sizeof(typename Op::Params) <= kMaxParamBytes, "parameters exceed the node record");
@@ -39,7 +51,11 @@ EVT_FN void CallInput(W& w, const StepView& step, const Node& node, const Coord&
 template <class Op, class T, class W>
 EVT_FN void CallCompute(W& w, const StepView& step, const Node& node, const Coord& at,
                       const typename Op::Params& params) {
-  Op::template Compute<T>(w, Task<typename Op::Params>{step, node, at, params});
+  if constexpr (!Prepares<W>) {
+    Op::template Compute<T>(w, Task<typename Op::Params>{step, node, at, params});
+  } else if constexpr (OpHasPrepare<Op, T, W>) {
+    Op::template Prepare<T>(w, Task<typename Op::Params>{step, node, at, params});
+  }
 }
 
 }  // namespace eventide

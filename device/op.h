@@ -7,6 +7,7 @@
 //     template <class L> static EVT_FN void Stream(L& lane, const Task<Params>& t);   // optional
 //     template <class L> static EVT_FN void Input(L& lane, const Task<Params>& t);    // optional
 //     template <class W> static EVT_FN void Compute(W& w, const Task<Params>& t);
+//     template <class W> static EVT_FN void Prepare(W& w, const Task<Params>& t);     // optional
 //   };
 //
 // Stream copies what needs no activation (weights, KV of earlier steps) and runs ahead of all events;
@@ -15,6 +16,9 @@
 // An op that starts early begins Compute before the task's events have fired and calls w.AwaitReady() itself,
 // once, before it reads what they guard (constants, and what the publications of the grid's extents cover,
 // it may read before): what it works out until then costs no time.
+// Prepare is called earlier still, on targets where another role walks ahead (W::kPrepares), and leaves what it has
+// worked out in Memo, in place w.Slot(), where the task's Input and Compute find it (W::kFollows, device/dispatch.h). Elsewhere
+// they do it themselves.
 #pragma once
 
 #include "device/abi.h"

@@ -11,9 +11,10 @@
 // Cost: every weight byte once per token tile; memory-bound up to some tens of tokens.
 #pragma once
 
+#include "device/dispatch.h"
 #include "device/dtype.h"
-#include "device/op.h"
 #include "device/layout.h"
+#include "device/op.h"
 #include "ops/expert_tables.h"
 #include "ops/linear_epilogue.h"
 
@@ -134,42 +135,63 @@ struct Linear {
       }
     }
   }
+  // What copies and products of a task go by.
+  struct Shape {
+    Part part;
+    i32 steps, weight_steps, input_steps;
+    bool wide;
+    const u8* input;  // of the first group of tokens; of all tokens where the input is gathered
+  };
+  template <class T, class W>
+  static EVT_FN Shape ShapeOf(const Task<Params>& t) {
+    constexpr i32 kElements = static_cast<i32>(sizeof(T));
+    const Params& p = t.params();
+    Shape shape = {PartOf<kElements>(t), SegmentSteps(p.k), PageSteps(p.tile_rows, kElements), 0, false,
+                   t.Operand<const u8>(LinearOperand::kInput)};
+    shape.input_steps = InputSteps(CeilDiv(shape.part.tokens, 8), kElements);
+    shape.wide = Wide<T, W>(p, shape.part);
+    if (p.gathers == 0) {
+      shape.input += static_cast<u64>(shape.part.token / 8) * (static_cast<u64>(ActivationGroup(p.k)) * kElements);
+    }
+    return shape;
+  }
+
   template <class T, class L>
   static EVT_FN void Input(L& lane, const Task<Params>& t) {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
-    const Params& p = t.params();
-    const i32 steps = SegmentSteps(p.k);
-    const Part part = PartOf<kElements>(t);
-    const u8* input = t.Operand<const u8>(LinearOperand::kInput);
-    if (!p.gathers) {
-      const bool wide = Wide<T, L>(p, part);
-      lane.ByOne([&](auto& one) { CopyGroups<kElements>(one, t, steps, part, wide); });
+    Shape shape;
+    if constexpr (Follows<L>) {
+      shape = MemoOf<T>(lane).At(lane.Slot()).shape;
+    } else {
+      shape = ShapeOf<T, L>(t);
+    }
+    if (t.params().gathers == 0) {
+      lane.ByOne([&](auto& one) { CopyGroups<kElements>(one, t, shape); });
       return;
     }
-    const i32 page_steps = InputSteps(CeilDiv(part.tokens, 8), kElements);
     EVT_ROLLED
-    for (i32 left = part.tiles; left > 0; --left) {
+    for (i32 left = shape.part.tiles; left > 0; --left) {
       EVT_ROLLED
-      for (i32 step = 0; step < steps; step += page_steps) {
-        const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes;
-        GatherRows<kElements>(lane, t, part, bytes, input + static_cast<u64>(step) * kStepBytes);
+      for (i32 step = 0; step < shape.steps; step += shape.input_steps) {
+        const u32 bytes = static_cast<u32>(Min(shape.input_steps, shape.steps - step)) * kStepBytes;
+        GatherRows<kElements>(lane, t, shape.part, bytes, shape.input + static_cast<u64>(step) * kStepBytes);
       }
     }
   }
   // For each tile pages of all segments; wide: for each pass pages of one segment.
   template <i32 kElements, class L>
-  static EVT_FN void CopyGroups(L& lane, const Task<Params>& t, i32 steps, const Part& part, bool wide) {
+  static EVT_FN void CopyGroups(L& lane, const Task<Params>& t, const Shape& shape) {
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
-    const i32 groups = CeilDiv(part.tokens, 8), begin = part.token / 8;
+    const bool wide = shape.wide;
+    const i32 groups = CeilDiv(shape.part.tokens, 8), begin = shape.part.token / 8, steps = shape.steps;
     const u64 group_bytes = static_cast<u64>(ActivationGroup(t.params().k)) * kElements;
-    const u8* first = t.Operand<const u8>(LinearOperand::kInput) + static_cast<u64>(begin) * group_bytes;
-    const i32 page_steps = wide ? kPassSteps : InputSteps(groups, kElements);
+    const i32 page_steps = wide ? kPassSteps : shape.input_steps;
     const u64 box = t.Box(wide ? kBoxSegment : groups <= 2 ? kBox16 : groups <= 4 ? kBox32 : kBox64);
     const u32 piece = static_cast<u32>(page_steps) * (wide ? kWideStepBytes : kStepBytes);
     const i32 layer = t.BoxLayer(LinearOperand::kInput);
     EVT_ROLLED
-    for (i32 left = part.tiles; left > 0; left -= wide ? kPassTiles : 1) {
+    for (i32 left = shape.part.tiles; left > 0; left -= wide ? kPassTiles : 1) {
       EVT_ROLLED
       for (i32 segment = 0; segment < (wide ? kSegments : 1); ++segment) {
         EVT_ROLLED
@@ -182,7 +204,7 @@ struct Linear {
             }
           }
           const u32 bytes = static_cast<u32>(Min(page_steps, steps - step)) * kStepBytes;
-          const u8* from = first + static_cast<u64>(step) * kStepBytes;
+          const u8* from = shape.input + static_cast<u64>(step) * kStepBytes;
           lane.Copy(CopyShape::Of(groups, bytes), [&](i32 g, i32) { return from + g * group_bytes; });
         }
       }
@@ -234,25 +256,32 @@ struct Linear {
     return groups <= 1 ? fit : groups <= 2 ? fit / 2 : groups <= 4 ? fit / 4 : fit / 8;
   }
 
+  // Before the task begins: what would take as long as several pages.
+  template <class T, class W>
+  static EVT_FN void Prepare(W& w, const Task<Params>& t) {
+    Memo<T>& memo = MemoOf<T>(w);
+    const Shape shape = ShapeOf<T, W>(t);
+    const Params& p = t.params();
+    const i32 first_row =
+        (shape.part.tile - (p.expert_tiles > 0 ? TileOf(t).expert * p.expert_tiles : 0)) * p.tile_rows;
+    const Setup<T> setup{shape, LinearEpilogue<T>(t, memo.scale, first_row, shape.part.token, shape.part.tokens)};
+    if (w.Leader()) memo.At(SlotOf(w)) = setup;
+  }
+
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
-    constexpr i32 kElements = static_cast<i32>(sizeof(T));
-    const Params p = t.params();
-    const Part part = PartOf<kElements>(t);
-    Memo<T>& memo = *reinterpret_cast<Memo<T>*>(w.Memo());
-    const bool wide = Wide<T, W>(p, part);
-    typename W::template LinearTile<T, TileTokens(kElements)> tile(w, p.tile_rows / 16, part.tokens, wide);
-    const i32 steps = SegmentSteps(p.k), weight_steps = PageSteps(p.tile_rows, kElements);
-    const i32 input_steps = InputSteps(CeilDiv(part.tokens, 8), kElements);
-    const i32 first_row = (part.tile - (p.expert_tiles > 0 ? TileOf(t).expert * p.expert_tiles : 0)) * p.tile_rows;
-    const LinearEpilogue<T> first_ending(t, memo.scale, first_row, part.token, part.tokens);
-    auto row = tile.RowOf(first_ending, 0);
-    if (w.Leader()) {
-      memo.turn ^= 1;
-      memo.ending[memo.turn].Set(first_ending);
-    }
+    const Params& p = t.params();
+    if constexpr (!Follows<W>) Prepare<T>(w, t);
+    Memo<T>& memo = MemoOf<T>(w);
+    Setup<T>& setup = memo.At(SlotOf(w));
+    const Shape shape = setup.shape;
+    const Part part = shape.part;
+    const bool wide = shape.wide;
+    LinearEpilogue<T>& ending = setup.ending;
+    typename W::template LinearTile<T, TileTokens(static_cast<i32>(sizeof(T)))> tile(w, p.tile_rows / 16, part.tokens,
+                                                                                  wide);
+    auto row = tile.RowOf(ending, 0);
     if (!w.AwaitReady()) return;
-    LinearEpilogue<T>& ending = memo.ending[memo.turn].Get();
     if (p.norm_size > 0) NormScales(w, t, part.token, part.tokens, memo);
     EVT_ROLLED
     for (i32 i = 0; i < part.tiles; i += tile.AtOnce()) {
@@ -261,27 +290,43 @@ struct Linear {
         row = tile.RowOf(ending, i * p.tile_rows);
       }
       const auto first = tile.First(ending, row);
-      tile.Products(w, steps, weight_steps, input_steps, part.tiles - i);
+      tile.Products(w, shape.steps, shape.weight_steps, shape.input_steps, part.tiles - i);
       tile.Finish(w, ending, row, first, i * p.tile_rows, part.tiles - i);
     }
   }
 
  private:
-  // Kept from one task of a worker to the next: all tasks of a grid's layer need the same scales. How a task
-  // ends lies here too, where it costs no registers while products are summed; two places, since a thread may
-  // begin the next task while another ends this one.
+  // A task as Prepare leaves it. How it ends lies in memory, where it costs no registers while products are summed.
+  template <class T>
+  struct alignas(16) Setup {
+    Shape shape;
+    LinearEpilogue<T> ending;
+  };
+  // Kept from one task of a worker to the next: all tasks of a grid's layer need the same scales. With the tasks that
+  // are prepared.
   template <class T>
   struct Memo {
-    struct alignas(16) Place {
-      u8 bytes[(sizeof(LinearEpilogue<T>) + 15) / 16 * 16];
-      EVT_FN void Set(const LinearEpilogue<T>& ending) { Get() = ending; }
-      EVT_FN LinearEpilogue<T>& Get() { return *reinterpret_cast<LinearEpilogue<T>*>(bytes); }
-    };
     const Node* node;
-    i32 layer, token, turn;
+    i32 layer, token;
     float scale[kMaxTileTokens];
-    Place ending[2];
+    alignas(16) u8 setups[kPreparedTasks][sizeof(Setup<T>)];
+
+    EVT_FN Setup<T>& At(u32 slot) { return *reinterpret_cast<Setup<T>*>(setups[slot]); }
   };
+
+  template <class T, class W>
+  static EVT_FN Memo<T>& MemoOf(W& w) {
+    return *reinterpret_cast<Memo<T>*>(w.Memo());
+  }
+  // Where a task is prepared; workers that do all by themselves have one place.
+  template <class W>
+  static EVT_FN u32 SlotOf(const W& w) {
+    if constexpr (Follows<W> || Prepares<W>) {
+      return w.Slot();
+    } else {
+      return 0;
+    }
+  }
 
   // 1 / rms of each token: sums of squares over blocks of 16 columns, added in the fixed order of RowSums.
   template <class T, class W>

@@ -1,5 +1,5 @@
 // NVIDIA GPUs as a target: one thread block is a worker; its warps are the roles. Warps 0-7
-// compute, warp 8 streams, warp 9 brings input, two warps fill the service warpgroup. What differs
+// compute, warp 8 streams, warp 9 brings input; warp 10 walks for compute and input, warp 11 notifies. What differs
 // between generations (copies, fences, registers) is the Port type of sm80.cuh, sm90.cuh and others.
 //
 // Shared memory: SharedState, the compute role's scratch, then pages: all at constant offsets. Each
@@ -29,9 +29,11 @@ inline constexpr u32 kTicketSlots = 8;
 inline constexpr i32 kSharedNodes = 18, kSharedGrids = 32;
 inline constexpr i32 kNoPage = -1;
 inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
-inline constexpr u32 kWatchWarp = 10, kNotifyWarp = 11;
-inline constexpr u32 kWorkingWarps = kComputeWarps + 3;
-inline constexpr u32 kDoneSlots = 8;  // tasks whose notifies are still to be sent
+inline constexpr u32 kPollsPerWatch = 512;  // between looks at other workers
+inline constexpr u32 kWalkWarp = 10, kNotifyWarp = 11;
+inline constexpr u32 kHandedSlots = 4;  // tasks handed over and not through
+inline constexpr i32 kHandedWaits = 16;
+static_assert(kHandedSlots <= kPreparedTasks);
 
 EVT_FN u32 SharedAddress(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
@@ -71,12 +73,23 @@ struct alignas(8) SlotPage {
   u32 piece_bytes;
 };
 
-// What a role is at: its task, and what it waits for once a wait is no longer short. For the watch warp.
+// What a role is at: its task, and what it waits for once a wait is no longer short. For the watch. Compute's task is
+// the handed one in slot `target`.
 struct Waiting {
   u32 cause;  // AbortCause
   i32 grid;
   Coord at;
   u32 element, target;
+};
+
+// A task as the walk warp hands it to the roles that follow it (nvidia_tasks.cuh): with all that can be known
+// before its events fire. What its op has prepared lies in Memo.
+struct Handed {
+  enum Flag : u32 { kWaitsOnly = 32 };  // beside GridTurn's: no task, but more of the next one's waits
+  TaskName task;  // grid < 0: there are no more
+  u32 flags;
+  i32 waits;      // elements to wait for
+  u32 element[kHandedWaits], target[kHandedWaits];
 };
 
 struct SharedState {
@@ -86,11 +99,11 @@ struct SharedState {
   SlotPage slot[kLanes][kSlots];
   u64 ticket_full[kTicketSlots], ticket_empty[kTicketSlots];
   u32 ticket[kTicketSlots];
-  // Tasks of the compute role, told to the notify warp when they begin and when they are done.
-  u64 begun[kDoneSlots], done[kDoneSlots], sent[kDoneSlots];
-  TaskName doing[kDoneSlots];  // grid < 0: the compute role is through
-  u64 finished;  // completes when all working warps are through
-  u32 ended;     // the step has been aborted: set by the watch warp, polled by all waits
+  // Of a handed task: it is there, compute has done it, input and notify are through with it.
+  u64 begun[kHandedSlots], done[kHandedSlots], sent[kHandedSlots];
+  Handed handed[kHandedSlots];
+  u32 ended;  // the step has been aborted: set by the notify warp, which watches, polled by all waits
+  u32 left;   // the compute role has left
   Waiting waiting[kRoles];
   u32 arrivals;  // what Arrive hands to the role's threads
   i32 sum_of_rows;
@@ -117,8 +130,8 @@ EVT_FN constexpr u32 TicketEmptyAt(u32 slot) { return TicketFullAt(kTicketSlots)
 EVT_FN constexpr u32 BegunAt(u32 slot) {
   return TicketEmptyAt(kTicketSlots) + kTicketSlots * 4 + slot * 8;
 }
-EVT_FN constexpr u32 DoneAt(u32 slot) { return BegunAt(kDoneSlots) + slot * 8; }
-EVT_FN constexpr u32 SentAt(u32 slot) { return DoneAt(kDoneSlots) + slot * 8; }
+EVT_FN constexpr u32 DoneAt(u32 slot) { return BegunAt(kHandedSlots) + slot * 8; }
+EVT_FN constexpr u32 SentAt(u32 slot) { return DoneAt(kHandedSlots) + slot * 8; }
 EVT_FN SlotPage LoadSlot(u32 address) {
   SlotPage slot;
   asm volatile("ld.shared::cta.v2.u32 {%0, %1}, [%2];"
@@ -221,15 +234,21 @@ struct GpuWorkerBase {
     return grid < kSharedGrids ? shared.grids[grid] : UnknownTurn(p, grid);
   }
   // In the slow part of a wait, every kPollsPerCheck polls: says what is waited for, and whether
-  // the step has ended meanwhile. Looking at clocks and at other workers is the watch warp's
+  // the step has ended meanwhile. Looking at clocks and at other workers is the notify warp's
   // business.
-  EVT_FN bool Ended(u32 role, u32 cause, u32 element, u32 target) {
-    volatile Waiting* waiting = &shared.waiting[role];
+  EVT_FN bool Ended(u32 role, u32 cause) {
     SetCause(role, cause);
+    return HasEnded();
+  }
+  EVT_FN bool EndedAt(u32 role, u32 element, u32 target) {
+    volatile Waiting* waiting = &shared.waiting[role];
     waiting->element = element;
     waiting->target = target;
-    return *static_cast<volatile u32*>(&shared.ended) != 0;
+    return Ended(role, kAbortStuckEvent);
   }
+  EVT_FN bool HasEnded() const { return *static_cast<volatile u32*>(&shared.ended) != 0; }
+  // kMemoBytes that ops keep from task to task, and where they prepare tasks.
+  EVT_FN u8* Memo() const { return reinterpret_cast<u8*>(&shared) + kSharedStateBytes + kScratchBytes; }
   EVT_FN void SetCause(u32 role, u32 cause) {
     static_cast<volatile Waiting*>(&shared.waiting[role])->cause = cause;
   }

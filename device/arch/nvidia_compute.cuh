@@ -23,15 +23,16 @@ EVT_FN uint4 LoadShared16(u32 address) {
 
 // The compute role: eight warps that run the same code on the same task. When the step is aborted
 // its threads still meet at every barrier of the task in hand (waits return at once) and leave
-// together at the next AwaitReady or TakeTicket, each of which votes.
+// together at the next AwaitReady, which votes.
 template <class Port>
 struct GpuCompute : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
+  static constexpr bool kFollows = true;
   u8* scratch;
   u32 thread = threadIdx.x;
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
-  u32 begun = 0;  // tasks, as the notify warp counts them
+  u32 begun = 0;  // tasks handed over
   bool leaves = false;  // all threads know that the step is aborted
 
   __device__ GpuCompute(SharedState& state, u8* page_memory, u8* scratch_memory,
@@ -40,17 +41,25 @@ struct GpuCompute : GpuWorkerBase<Port> {
 
   EVT_FN bool Leaves() const { return leaves; }
   EVT_FN u32 Lane() const { return thread % 32; }
-  // Reads the thread anew for every task: what ops derive from it is then computed where it is
-  // used, and not once at the top for all ops, in registers that none of them can spare.
-  EVT_FN bool Begin(const TaskName& task) {
+  // The next task that the walk warp hands over; grid < 0: there are no more. The wait has no other end, so that all
+  // threads have the same tasks: the walk warp ends it when the step has ended.
+  EVT_FN TaskName Next(u32& flags) {
+    // Read anew for every task: what ops derive from it is then computed where it is used, and not once at the top for
+    // all ops, in registers that none of them can spare.
     asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
-    if (Leader()) {
-      this->SetTask(kRoleCompute, task);
-      this->SetCause(kRoleCompute, kAbortStuckTask);
+    for (u32 poll = 1; !Port::BarrierTry(this->base + BegunAt(Slot()), begun / kHandedSlots % 2); ++poll) {
+      if (poll % kPollsPerCheck == 0) this->SetCause(kRoleCompute, kAbortStuckRole);
     }
-    Announce(task);
-    return true;
+    if (Leader()) {
+      volatile Waiting* waiting = &this->shared.waiting[kRoleCompute];
+      waiting->target = Slot();
+      waiting->cause = kAbortStuckTask;
+    }
+    const Handed& from = this->shared.handed[Slot()];
+    flags = from.flags;
+    return from.task;
   }
+  EVT_FN u32 Slot() const { return begun % kHandedSlots; }
   EVT_FN GpuPage Take(u32 lane) {
     const uint2 page = TakeShared(lane);
     return GpuPage{this->pages + (page.x - PagesAddress()), page.y};
@@ -151,7 +160,6 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   EVT_FN u8* Scratch() { return scratch; }
   EVT_FN u32 ScratchAddress() const { return this->base + kSharedStateBytes; }
-  EVT_FN u8* Memo() { return scratch + kScratchBytes; }
   EVT_FN u32 Arrive(u32* counter) {
     Sync();
     if (Leader()) this->shared.arrivals = DirectSync::FetchAddAcqRel(counter, 1);
@@ -164,15 +172,6 @@ struct GpuCompute : GpuWorkerBase<Port> {
     return (row % 8 * 4 + k % 8 / 2) * 8 + (row / 8 + k / 8 * 2) * 2 + k % 2;
   }
 
-  template <class P>
-  EVT_FN bool Await(const P& p, const ElementBox& box, const TaskName& task) {
-    bool ended = false;
-#pragma unroll 1
-    for (i32 k = static_cast<i32>(thread); k < box.size(); k += kComputeThreads) {
-      ended = ended || !AwaitElement(this->WaitFor(p, box, k), task);
-    }
-    return !Vote(ended);
-  }
   EVT_FN bool AwaitReady() {
     Take(kLaneInput);
     Drop(kLaneInput);
@@ -183,39 +182,22 @@ struct GpuCompute : GpuWorkerBase<Port> {
   // all of the block's stores, and nobody here has to wait for it. This warp's writes happen before its
   // arrival (__syncwarp), all arrivals before the notify warp's release; the fence is for copies that other
   // workers' copy engines make of them.
-  template <class P>
-  EVT_FN void Done(const P&, const TaskName&) {
+  EVT_FN void Done() {
     Port::FenceAfterStores();
+    Pass();
+  }
+  EVT_FN void Pass() {
     __syncwarp();
     if (Lane() == 0) {
       // Named for who reads the PTX: no other word tells this arrival from that of a dropped page.
       asm volatile(
           "// eventide: hands over\n"
           "{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(
-              this->base + DoneAt(begun % kDoneSlots))
+              this->base + DoneAt(Slot()))
           : "memory");
     }
     ++begun;
   }
-  // Tells the notify warp what comes next, so that it knows whom to notify long before it may.
-  EVT_FN void Announce(const TaskName& task) {
-    if (!Leader()) return;
-    const u32 slot = begun % kDoneSlots;
-    AwaitBarrier(this->base + SentAt(slot), begun / kDoneSlots % 2 ^ 1, kAbortStuckRole);
-    this->shared.doing[slot] = task;
-    BarrierArrive(this->base + BegunAt(slot));
-  }
-  EVT_FN u32 TakeTicket(i32) {
-    const u32 slot = this->tickets % kTicketSlots;
-    AwaitBarrier(this->base + TicketFullAt(slot), this->tickets / kTicketSlots % 2,
-                 kAbortStuckRole);
-    ++this->tickets;
-    const u32 ticket = this->shared.ticket[slot];
-    __syncwarp();
-    if (Lane() == 0) BarrierArrive(this->base + TicketEmptyAt(slot));
-    return Vote(this->aborted_) ? ~0u : ticket;
-  }
-
  private:
   EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
   // A warp's rows, kRows of them together: their loads are a trip to the second-level cache away.
@@ -244,18 +226,10 @@ struct GpuCompute : GpuWorkerBase<Port> {
     for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
       this->timer.Stalls();
       if (poll % kPollsPerCheck == 0) {
-        this->aborted_ = this->Ended(kRoleCompute, cause, 0, 0);
+        this->aborted_ = this->Ended(kRoleCompute, cause);
       }
     }
     this->timer.StallEnds();
-  }
-  EVT_FN bool AwaitElement(const ElementWait& wait, const TaskName& task) {
-    for (u32 poll = 1; DirectSync::LoadAcquire(wait.counter) < wait.target; ++poll) {
-      if (poll % kPollsPerCheck != 0) continue;
-      this->SetTask(kRoleCompute, task);  // not begun: it waits for its grid's extent
-      if (this->Ended(kRoleCompute, kAbortStuckEvent, wait.element, wait.target)) return false;
-    }
-    return true;
   }
   // A barrier that tells everyone whether anyone has to leave.
   EVT_FN bool Vote(bool ended) {

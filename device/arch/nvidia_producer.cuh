@@ -14,8 +14,10 @@ struct GpuProducer : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
   static constexpr u32 kRole = kLane == kLaneStream ? kRoleStream : kRoleInput;
   static constexpr bool kAlone = kOneThread;
+  static constexpr bool kFollows = kLane == kLaneInput;
   u32 head = 0;      // slots asked for
   u32 tail = 0;      // slots taken back
+  u32 followed = 0;  // tasks handed over, by the input role
   u32 patience = 0;  // pages still to be had from dropped slots before the pool is asked again
 
   using Base::Base;
@@ -123,10 +125,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
       if (k < size) wait = this->WaitFor(p, box, k);
       if (!AwaitElements(wait, task)) return false;
     }
-    // The lanes' acquires reach the lane that issues copies through the warp's votes; what ordinary
-    // stores wrote may then be read by the copy engine.
-    Together();
-    Port::FenceBeforeCopyFromGlobal();
+    EndAwait();
     return true;
   }
   // Gates only (the input role): everything was acquired by this warp, so its lanes may release.
@@ -134,29 +133,60 @@ struct GpuProducer : GpuWorkerBase<Port> {
     if (First()) this->CountFinished();
   }
 
-  // The stream role draws tickets and hands them on; the input role reads them.
+  // The stream role draws tickets and hands them to the walk warp.
   EVT_FN u32 TakeTicket(i32 element) {
     SharedState& shared = this->shared;
     const u32 slot = this->tickets % kTicketSlots;
     const u32 parity = this->tickets / kTicketSlots % 2;
     ++this->tickets;
-    if constexpr (kLane == kLaneStream) {
-      if (!AwaitBarrier(this->base + TicketEmptyAt(slot), parity ^ 1)) return ~0u;
-      u32 ticket = 0;
-      if (First()) {
-        ticket = DirectSync::FetchAddRelaxed(
-            CounterAt(this->program, this->step.header->bank, element), 1);
-        shared.ticket[slot] = ticket;
-        BarrierArrive(this->base + TicketFullAt(slot));
-      }
-      return kAlone ? ticket : __shfl_sync(0xffffffffu, ticket, 0);
-    } else {
-      if (!AwaitBarrier(this->base + TicketFullAt(slot), parity)) return ~0u;
-      const u32 ticket = shared.ticket[slot];
-      __syncwarp();
-      if (LaneId() == 0) BarrierArrive(this->base + TicketEmptyAt(slot));
-      return ticket;
+    if (!AwaitBarrier(this->base + TicketEmptyAt(slot), parity ^ 1)) return ~0u;
+    u32 ticket = 0;
+    if (First()) {
+      ticket = DirectSync::FetchAddRelaxed(
+          CounterAt(this->program, this->step.header->bank, element), 1);
+      shared.ticket[slot] = ticket;
+      BarrierArrive(this->base + TicketFullAt(slot));
     }
+    return kAlone ? ticket : __shfl_sync(0xffffffffu, ticket, 0);
+  }
+
+  // The input role: the next task that the walk warp hands over; grid < 0: there are no more, or the step has ended.
+  EVT_FN TaskName Next(u32& flags) {
+    const u32 slot = Slot();
+    for (u32 poll = 1; !All(Port::BarrierTry(this->base + BegunAt(slot), followed / kHandedSlots % 2)); ++poll) {
+      if (poll % kPollsPerCheck != 0) continue;
+      if (!All(!this->HasEnded())) return TaskName{-1, {}};
+      ReturnDropped();
+    }
+    const Handed& from = this->shared.handed[slot];
+    flags = from.flags;
+    const TaskName task = from.task;
+    if (task.grid >= 0 && First()) {
+      this->SetTask(kRole, task);
+      this->SetCause(kRole, kAbortStuckTask);
+    }
+    return task;
+  }
+  // Its events.
+  EVT_FN bool AwaitHanded(const TaskName& task) {
+    ReturnDropped();
+    const Handed& from = this->shared.handed[Slot()];
+    const i32 lane = static_cast<i32>(LaneId());
+    ElementWait wait = {};
+    if (lane < from.waits) {
+      wait.element = from.element[lane];
+      wait.target = from.target[lane];
+      wait.counter = CounterAt(this->program, this->step.header->bank, static_cast<i32>(wait.element));
+    }
+    if (!AwaitElements(wait, task)) return false;
+    EndAwait();
+    return true;
+  }
+  EVT_FN u32 Slot() const { return followed % kHandedSlots; }
+  EVT_FN void Through() {
+    __syncwarp();  // all lanes have read what was handed over
+    if (LaneId() == 0) BarrierArrive(this->base + SentAt(Slot()));
+    ++followed;
   }
 
   // Until compute has dropped everything and every copy has landed: a block must not end before.
@@ -171,6 +201,12 @@ struct GpuProducer : GpuWorkerBase<Port> {
   }
 
  private:
+  // The lanes' acquires reach the lane that issues copies through the warp's votes; what ordinary
+  // stores wrote may then be read by the copy engine.
+  EVT_FN void EndAwait() {
+    Together();
+    Port::FenceBeforeCopyFromGlobal();
+  }
   EVT_FN bool First() const { return kAlone || LaneId() == 0; }
   EVT_FN void Together() const {
     if constexpr (!kAlone) __syncwarp();
@@ -189,7 +225,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
         // The first of the lanes that wait tells. The task may not have begun: it waits for an extent.
         const bool mine = kAlone || LaneId() + 1 == __ffs(__ballot_sync(0xffffffffu, !fired));
         if (mine) this->SetTask(kRole, task);
-        if (AllEnded(mine, kAbortStuckEvent, wait.element, wait.target)) return false;
+        if (AllEnded(mine && this->EndedAt(kRole, wait.element, wait.target))) return false;
         ReturnDropped();
       }
     }
@@ -197,11 +233,10 @@ struct GpuProducer : GpuWorkerBase<Port> {
   EVT_FN bool AwaitBarrier(u32 barrier, u32 parity) {
     for (u32 poll = 1;; ++poll) {
       if (All(Port::BarrierTry(barrier, parity))) return true;
-      if (poll % kPollsPerCheck == 0 && AllEnded(First(), kAbortStuckRole, 0, 0)) return false;
+      if (poll % kPollsPerCheck == 0 && AllEnded(First() && this->Ended(kRole, kAbortStuckRole))) return false;
     }
   }
-  EVT_FN bool AllEnded(bool mine, u32 cause, u32 element, u32 target) {
-    const bool ended = mine && this->Ended(kRole, cause, element, target);
+  EVT_FN bool AllEnded(bool ended) {
     if (!All(!ended)) this->aborted_ = true;
     return this->aborted_;
   }
@@ -248,7 +283,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
       this->timer.Stalls();
       if (poll % kPollsPerCheck == 0) {
         patience = 0;
-        if (AllEnded(First(), kAbortStuckPage, 0, 0)) return kNoPage;
+        if (AllEnded(First() && this->Ended(kRole, kAbortStuckPage))) return kNoPage;
       }
     }
     this->timer.StallEnds();

@@ -1,92 +1,9 @@
-// A GPU worker from its first instruction to its last: setting up, roles, and the watch over them. See
-// nvidia.cuh.
+// A GPU worker from its first instruction to its last: setting up, then roles. See nvidia.cuh.
 #pragma once
 
-#include "device/arch/nvidia_compute.cuh"
-#include "device/arch/nvidia_producer.cuh"
+#include "device/arch/nvidia_tasks.cuh"
 
 namespace eventide {
-
-// What each role of this worker is at, for the host.
-EVT_FN void TellWaits(SharedState& shared, const ProgramRecord& program) {
-#pragma unroll 1
-  for (u32 role = 0; role < kRoles; ++role) {
-    const volatile Waiting& waiting = shared.waiting[role];
-    AbortRecord& record = AbortRecordOf(program, blockIdx.x, role);
-    record.cause = waiting.cause;
-    record.worker = blockIdx.x;
-    record.role = role;
-    record.grid = waiting.grid;
-    record.layer = waiting.at.layer;
-    for (int i = 0; i < kMaxCoords; ++i) record.at[i] = waiting.at.at[i];
-    record.event = waiting.element;
-    record.expected = waiting.target;
-    if (record.cause == kAbortStuckEvent) {
-      record.seen = DirectSync::LoadRelaxed(
-          CounterAt(program, shared.step.header->bank, static_cast<i32>(record.event)));
-    }
-  }
-}
-
-// The watch warp: ends the step when no task has finished anywhere for the timeout, or when another
-// worker has found that. Leaves then, or when the working warps are through.
-template <class Port>
-EVT_FN void Watch(SharedState& shared, const ProgramRecord& program) {
-  ProgressWatch<DirectSync> watch;
-  for (u32 poll = 1; !Port::BarrierTry(SharedAddress(&shared.finished), 0); ++poll) {
-    if (poll % kPollsPerCheck != 0) continue;
-    if (DirectSync::LoadRelaxed(AbortWord(program)) == 0) {
-      if (!watch.Stalled(program, 1, NowNs(), shared.step.header->timeout_ns)) continue;
-      DirectSync::StoreRelaxed(AbortWord(program), 1);
-    }
-    // Before any role here leaves and forgets what it waited for.
-    TellWaits(shared, program);
-    *static_cast<volatile u32*>(&shared.ended) = 1;
-    return;
-  }
-}
-
-// The notify warp: sends the notifies of the compute role's tasks, in order. Whom to notify it works out while
-// the task runs.
-template <class Port, class P>
-EVT_FN void SendNotifies(const P& p, GpuWorkerBase<Port>& w) {
-  SharedState& shared = w.shared;
-  const auto await = [&](u32 barrier, u32 parity) {
-#pragma unroll 1
-    while (!Port::BarrierTry(barrier, parity)) {
-      if (*static_cast<volatile u32*>(&shared.ended) != 0) return false;
-    }
-    // A step that has ended may have cut a wait short: what was computed then must not be announced.
-    return *static_cast<volatile u32*>(&shared.ended) == 0;
-  };
-#pragma unroll 1
-  for (u32 number = 0;; ++number) {
-    const u32 slot = number % kDoneSlots, parity = number / kDoneSlots % 2;
-    if (!await(w.base + BegunAt(slot), parity)) return;
-    const TaskName task = shared.doing[slot];
-    if (task.grid < 0) return;
-    const int notifies = p.Notifies(task.grid);
-    bool waits = true;
-#pragma unroll 1
-    for (int i = 0; i < notifies; ++i) {
-      const ElementBox box = p.NotifyBox(w.step, task.grid, task.at, i);
-#pragma unroll 1
-      for (i32 k = static_cast<i32>(LaneId()); waits || k - static_cast<i32>(LaneId()) < box.size(); k += 32) {
-        u32* counter = k < box.size() ? w.CounterOf(p, box, k) : nullptr;
-        // Acquires the compute warps' writes.
-        if (waits && !await(w.base + DoneAt(slot), parity)) return;
-        waits = false;
-        if (counter != nullptr) DirectSync::AddRelease(counter, 1);
-      }
-    }
-    if (waits && !await(w.base + DoneAt(slot), parity)) return;
-    __syncwarp();
-    if (LaneId() == 0) {
-      w.CountFinished();
-      BarrierArrive(w.base + SentAt(slot));
-    }
-  }
-}
 
 // Brings the node records into shared memory; `program` then points at them there.
 template <class P>
@@ -146,17 +63,17 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
 #pragma unroll 1
     for (u32 slot = 0; slot < kTicketSlots; ++slot) {
       BarrierInit(SharedAddress(&shared.ticket_full[slot]), 1);
-      BarrierInit(SharedAddress(&shared.ticket_empty[slot]), 1 + kComputeWarps);  // input warp, compute warps
+      BarrierInit(SharedAddress(&shared.ticket_empty[slot]), 1);
     }
 #pragma unroll 1
-    for (u32 slot = 0; slot < kDoneSlots; ++slot) {
+    for (u32 slot = 0; slot < kHandedSlots; ++slot) {
       BarrierInit(SharedAddress(&shared.begun[slot]), 1);
       BarrierInit(SharedAddress(&shared.done[slot]), kComputeWarps);
-      BarrierInit(SharedAddress(&shared.sent[slot]), 1);
+      BarrierInit(SharedAddress(&shared.sent[slot]), 2);  // input warp, notify warp
     }
-    BarrierInit(SharedAddress(&shared.finished), kWorkingWarps);
     Port::FenceAfterBarrierInit();
     shared.ended = 0;
+    shared.left = 0;
     for (u32 role = 0; role < kRoles; ++role) {
       shared.waiting[role].cause = kAbortNone;
       shared.waiting[role].grid = -1;
@@ -205,10 +122,12 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     Port::TakeRegisters();
     GpuCompute<Roles> compute(shared, pages, scratch, program);
     if constexpr (kTimeline) compute.TimeStep(kRoleCompute);
-    RunCompute(p, compute);
-    compute.Announce(TaskName{-1, {}});
+    FollowCompute(p, compute);
     if constexpr (kTimeline) compute.TimeStepEnd();
-    if (compute.Leader()) compute.SetCause(kRoleCompute, kAbortNone);
+    if (compute.Leader()) {
+      compute.SetCause(kRoleCompute, kAbortNone);
+      *static_cast<volatile u32*>(&shared.left) = 1;
+    }
   } else {
     Port::GiveRegisters();
     if (warp == kStreamWarp) {
@@ -224,19 +143,18 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     } else if (warp == kInputWarp) {
       GpuProducer<Roles, kLaneInput, false> input(shared, pages, program);
       if constexpr (kTimeline) input.TimeStep(kRoleInput);
-      RunInput(p, input);
+      FollowInput(p, input);
       if constexpr (kTimeline) input.TimeStepEnd();
       input.Drain();
       input.SetCause(kRoleInput, kAbortNone);
-    } else if (warp == kNotifyWarp) {
-      GpuWorkerBase<Roles> notifier(shared, pages, program);
-      SendNotifies(p, notifier);
-    } else if (LaneId() == 0) {
-      Watch<Port>(shared, program);
+    } else if (warp == kWalkWarp) {
+      GpuWalker<Port> walker(shared, pages, program);
+      RunWalk(p, walker);
+    } else {
+      GpuNotifier<Port> notifier(shared, pages, program);
+      notifier.Run(p);
     }
   }
-  __syncwarp();
-  if (warp != kWatchWarp && LaneId() == 0) BarrierArrive(SharedAddress(&shared.finished));
 }
 
 template <class Port, class P>
