@@ -68,6 +68,7 @@ EVT_FN constexpr i32 FloorMod(i32 a, i32 b) { return a - FloorDiv(a, b) * b; }
 
 // --- scalar arithmetic whose instructions differ between targets ---------------------------------------
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+EVT_FN i32 CountBits(u32 v) { return __popc(v); }
 EVT_FN u32 FloatBits(float f) { return __float_as_uint(f); }
 // The same value, of which the compiler knows nothing: a condition on it does not become two copies of the
 // loop round it (code size is compile time).
@@ -112,6 +113,7 @@ EVT_FN u16 FloatToHalf(float f) {
   return h;
 }
 #else
+EVT_FN i32 CountBits(u32 v) { return __builtin_popcount(v); }
 EVT_FN u32 FloatBits(float f) { return __builtin_bit_cast(u32, f); }
 EVT_FN i32 Opaque(i32 v) { return v; }
 EVT_FN float BitsFloat(u32 u) { return __builtin_bit_cast(float, u); }

@@ -24,12 +24,6 @@ struct PageWord {
   static EVT_FN u64 One(u32 lane) { return u64{1} << (32 + 8 * lane); }
 };
 
-// Number of set bits and index of the lowest, without a library.
-EVT_FN i32 CountBits(u32 v) {
-  v = v - ((v >> 1) & 0x55555555u);
-  v = (v & 0x33333333u) + ((v >> 2) & 0x33333333u);
-  return static_cast<i32>((((v + (v >> 4)) & 0x0f0f0f0fu) * 0x01010101u) >> 24);
-}
 EVT_FN i32 LowestBit(u32 v) { return CountBits((v & (0u - v)) - 1u); }
 
 template <class Sync>

@@ -59,6 +59,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
       __syncwarp();
       const bool elected = Port::ElectOne();
       if (elected) f(one);
+      __syncwarp();  // or each of the following would bring the lanes together by itself
       const i32 from = __ffs(static_cast<i32>(__ballot_sync(0xffffffffu, elected))) - 1;
       head = __shfl_sync(0xffffffffu, one.head, from);
       tail = __shfl_sync(0xffffffffu, one.tail, from);
