@@ -197,7 +197,7 @@ struct Linear {
         EVT_ROLLED
         for (i32 step = 0; step < steps; step += page_steps) {
           if constexpr (L::kTensorBoxes) {
-            if (groups > 1) {  // one group is one run of memory
+            if (Follows<L> || groups > 1) {  // one group is one run of memory, handed over by Prepare
               const BoxAt at = wide ? BoxAt{{0, segment, step, begin, layer}} : BoxAt{{0, step, begin, 0, layer}};
               lane.CopyBox(box, at, kPageBytes, piece);
               continue;
@@ -266,6 +266,13 @@ struct Linear {
         (shape.part.tile - (p.expert_tiles > 0 ? TileOf(t).expert * p.expert_tiles : 0)) * p.tile_rows;
     const Setup<T> setup{shape, LinearEpilogue<T>(t, memo.scale, first_row, shape.part.token, shape.part.tokens)};
     if (w.Leader()) memo.At(SlotOf(w)) = setup;
+    if constexpr (Prepares<W>) {
+      if (p.gathers == 0 && shape.part.tokens <= 8) {  // one group is one run of memory
+        constexpr u32 kStepBytes = kSegments * 128 * static_cast<u32>(sizeof(T));
+        w.HandCopies(shape.input, static_cast<u32>(shape.input_steps) * kStepBytes,
+                     static_cast<u32>(shape.steps) * kStepBytes, shape.part.tiles);
+      }
+    }
   }
 
   template <class T, class W>

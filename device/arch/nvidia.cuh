@@ -90,6 +90,10 @@ struct Handed {
   u32 flags;
   i32 waits;      // elements to wait for
   u32 element[kHandedWaits], target[kHandedWaits];
+  // What the input role copies, where that is pages of one run of memory, all of it so many times; 0: its op knows.
+  i32 times;
+  u32 page_bytes, bytes;
+  alignas(8) u64 from;
 };
 
 struct SharedState {

@@ -183,6 +183,22 @@ struct GpuProducer : GpuWorkerBase<Port> {
     EndAwait();
     return true;
   }
+  // Its copies, if they have been handed over, too: what is on the way from an event to a result lies in one place.
+  EVT_FN bool CopyHanded() {
+    const Handed& of = this->shared.handed[Slot()];
+    if (of.times == 0) return false;
+    ByOne([&](auto& one) {
+#pragma unroll 1
+      for (i32 left = of.times; left > 0; --left) {
+#pragma unroll 1
+        for (u32 at = 0; at < of.bytes; at += of.page_bytes) {
+          one.Copy(CopyShape::Of(1, Min(of.page_bytes, of.bytes - at)),
+                   [&](i32, i32) { return reinterpret_cast<const u8*>(of.from) + at; });
+        }
+      }
+    });
+    return true;
+  }
   EVT_FN u32 Slot() const { return followed % kHandedSlots; }
   EVT_FN void Through() {
     __syncwarp();  // all lanes have read what was handed over

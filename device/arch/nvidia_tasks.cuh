@@ -86,9 +86,19 @@ struct GpuWalker : GpuWorkerBase<Port> {
         count += n;
       }
     }
+    if (Leader()) this->shared.handed[Slot()].times = 0;
     p.Compute(*this, this->step, task.grid, task.at);
     Close(task, flags, count);
     return true;
+  }
+  // By an op that prepares: the input role need not ask it.
+  EVT_FN void HandCopies(const void* from, u32 page_bytes, u32 bytes, i32 times) {
+    if (!Leader()) return;
+    Handed& to = this->shared.handed[Slot()];
+    to.from = reinterpret_cast<u64>(from);
+    to.page_bytes = page_bytes;
+    to.bytes = bytes;
+    to.times = times;
   }
   // There are no more tasks, or the step has ended. Compute waits for nothing else here.
   EVT_FN void HandEnd() {
@@ -156,7 +166,7 @@ EVT_FN void FollowInput(const P& p, W& w) {
         w.Finished();
       } else {
         w.Ready();
-        p.Input(w, w.step, task.grid, task.at);
+        if (!w.CopyHanded()) p.Input(w, w.step, task.grid, task.at);
       }
       MarkEnd<P>(w);
     }
