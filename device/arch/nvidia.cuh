@@ -28,6 +28,7 @@ inline constexpr u32 kSlots = 16;  // of one lane
 inline constexpr u32 kTicketSlots = 8;
 inline constexpr i32 kSharedNodes = 18, kSharedGrids = 32;
 inline constexpr i32 kNoPage = -1;
+inline constexpr u32 kUnderWay = 4;  // pages of the stream role whose data has not arrived, at most (6: 1 % slower)
 inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
 inline constexpr u32 kPollsPerWatch = 512;  // between looks at other workers
 inline constexpr u32 kWalkWarp = 10, kNotifyWarp = 11;

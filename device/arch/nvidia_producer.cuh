@@ -31,6 +31,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
   }
   template <class Source>
   EVT_FN void Copy(const CopyShape& shape, const Source& source) {
+    AwaitArrived();
     const i32 page = Acquire(true, shape.bytes);
     if (this->aborted_) return;
     Port::template CopyPieces<kAlone>(PagesAddress() + static_cast<u32>(page) * kPageBytes, shape,
@@ -41,6 +42,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
   // A box of `bytes` bytes, in pieces that are piece_bytes apart; what lies beyond the tensor is zeros.
   EVT_FN void CopyBox(u64 map, const BoxAt& at, u32 bytes, u32 piece_bytes) {
     static_assert(kAlone, "one thread's work");
+    AwaitArrived();
     const i32 page = Acquire(true, piece_bytes);
     if (this->aborted_) return;
     Port::CopyBox(PagesAddress() + static_cast<u32>(page) * kPageBytes, map, at, bytes,
@@ -256,6 +258,17 @@ struct GpuProducer : GpuWorkerBase<Port> {
   EVT_FN bool AllEnded(bool ended) {
     if (!All(!ended)) this->aborted_ = true;
     return this->aborted_;
+  }
+
+  // More copies under way than keep the memory busy queue up in front of it, and behind them whatever else this and
+  // other workers ask for: events that are awaited and told, activations. Every copy arrives.
+  EVT_FN void AwaitArrived() const {
+    if constexpr (kLane == kLaneStream) {
+      if (head < kUnderWay) return;
+      const u32 before = head - kUnderWay;
+      while (!All(Port::BarrierTry(this->base + FullAt(kLane, before % kSlots), before / kSlots % 2))) {
+      }
+    }
   }
 
   // What this copy brings, and, for one of kSlots copies, how many slots still wait for their data: looking at them
