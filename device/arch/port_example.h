@@ -149,7 +149,8 @@ struct ExampleLinearTile {
   // blocks of 16 rows; wide, on targets with kWideTiles: Products of every fourth tile makes those of the three after
   // it, too, and pages have one segment's steps, of weights [tile][step][m16][fragment] of two tiles.
   ExampleLinearTile(ExampleWorker& w, i32 blocks, i32 tokens, bool wide);
-  // What this thread's outputs need of constants, in the tile that begins at row `first` of the task, and of memory that the task's events guard.
+  // What this thread's outputs need of constants, in the tile that begins at row `first` of the task, and of memory
+  // that the task's events guard.
   template <class E>
   struct Row;
   template <class E>
