@@ -204,7 +204,10 @@ struct GpuProducer : GpuWorkerBase<Port> {
   EVT_FN u32 Slot() const { return followed % kHandedSlots; }
   EVT_FN void Through() {
     __syncwarp();  // all lanes have read what was handed over
-    if (LaneId() == 0) BarrierArrive(this->base + SentAt(Slot()));
+    if (LaneId() == 0) {
+      this->SetCause(kRole, kAbortNone);  // it waits for the walk warp, which tells what that waits for
+      BarrierArrive(this->base + SentAt(Slot()));
+    }
     ++followed;
   }
 
