@@ -196,29 +196,28 @@ EVT_FN void FollowCompute(const P& p, W& w) {
   }
 }
 
-// What each role of this worker is at, for the host.
+// What each role of this worker is at, for the host. Relaxed stores: whoever tells sends notifies, too, and no plain
+// store of its own may look as if it came before one (tests/support/ptx_lint.h).
 EVT_FN void TellWaits(SharedState& shared, const ProgramRecord& program) {
+  const auto tell = [](auto& to, u32 value) { DirectSync::StoreRelaxed(reinterpret_cast<u32*>(&to), value); };
 #pragma unroll 1
   for (u32 role = 0; role < kRoles; ++role) {
     const volatile Waiting& waiting = shared.waiting[role];
     AbortRecord& record = AbortRecordOf(program, blockIdx.x, role);
-    record.cause = waiting.cause;
-    record.worker = blockIdx.x;
-    record.role = role;
-    record.grid = waiting.grid;
-    record.layer = waiting.at.layer;
-    for (int i = 0; i < kMaxCoords; ++i) record.at[i] = waiting.at.at[i];
-    if (role == kRoleCompute) {
-      const TaskName& task = shared.handed[waiting.target % kHandedSlots].task;
-      record.grid = task.grid;
-      record.layer = task.at.layer;
-      for (int i = 0; i < kMaxCoords; ++i) record.at[i] = task.at.at[i];
-    }
-    record.event = waiting.element;
-    record.expected = waiting.target;
-    if (record.cause == kAbortStuckEvent) {
-      record.seen = DirectSync::LoadRelaxed(
-          CounterAt(program, shared.step.header->bank, static_cast<i32>(record.event)));
+    const u32 cause = waiting.cause, event = waiting.element, expected = waiting.target;
+    TaskName task = {waiting.grid, {waiting.at.layer, {waiting.at.at[0], waiting.at.at[1], waiting.at.at[2]}}};
+    if (role == kRoleCompute) task = shared.handed[expected % kHandedSlots].task;
+    tell(record.cause, cause);
+    tell(record.worker, blockIdx.x);
+    tell(record.role, role);
+    tell(record.grid, static_cast<u32>(task.grid));
+    tell(record.layer, static_cast<u32>(task.at.layer));
+    for (int i = 0; i < kMaxCoords; ++i) tell(record.at[i], static_cast<u32>(task.at.at[i]));
+    tell(record.event, event);
+    tell(record.expected, expected);
+    if (cause == kAbortStuckEvent) {
+      tell(record.seen, DirectSync::LoadRelaxed(
+                            CounterAt(program, shared.step.header->bank, static_cast<i32>(event))));
     }
   }
 }
