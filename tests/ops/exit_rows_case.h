@@ -112,7 +112,7 @@ inline void CheckExitRows(const OpBackend& backend, int rows, uint64_t seed) {
        rig.Input("before", std::vector<i32>{here, left, static_cast<i32>(items.size()), 0, 0,
                                             static_cast<i32>(output_place.size())}),
        decided_id, place_id, items_id, output_id, target_id, left_id, counts_id},
-      {rig.graph().Dim(symbol), points, layers}, {Max(Layer() - 1, 0)}, Storage<float>::kVariant);
+      {rig.graph().Dim(symbol), points, layers}, {Max(Layer() - 1, 0)}, Storage<BF16>::kVariant);
   rig.Start(backend);
   step.Upload(rig);
   StepHeader header = step.Header(rig);

@@ -58,7 +58,7 @@ inline void CheckExitTest(const OpBackend& backend, int tokens, int hidden) {
       {rig.Input("x", x), rig.Input("sums", sums), rig.Input("counts", std::vector<i32>{tokens, 0, 0, 0, 0, 0}),
        rig.Input("threshold", std::vector<float>{static_cast<float>(threshold)}), decided_id, state_id,
        state_sums_id},
-      {hidden}, {CeilDiv(symbol, ExitTest::kTokens)}, Storage<float>::kVariant);
+      {hidden}, {CeilDiv(symbol, ExitTest::kTokens)}, Storage<BF16>::kVariant);
   rig.Start(backend);
   StepHeader header = {};
   header.symbols[0] = tokens;
@@ -278,7 +278,7 @@ inline void CheckExitBegin(const OpBackend& backend, int rows, int hidden) {
                               {rig.Input("row_start", row_start), rig.Input("output_token", output_token),
                                rig.Input("plan_counts", std::vector<i32>{17, rows, tokens, 0}), place,
                                output, counts},
-                              {{3, 1, 4}, 5}, {1}, Storage<float>::kVariant);
+                              {{3, 1, 4}, 5}, {1}, Storage<BF16>::kVariant);
   const TensorId decided = rig.Output<i32>("decided", static_cast<size_t>(tokens));
   const TensorId state = rig.Output<float>("state", size(tokens, hidden));
   const TensorId state_sums = rig.Output<float>("state_sums", size(tokens, blocks));
@@ -286,7 +286,7 @@ inline void CheckExitBegin(const OpBackend& backend, int rows, int hidden) {
       "exit_remember", {rig.Input("x", x), rig.Input("sums", sums), decided, state, state_sums},
       {rig.graph().Dim(symbol), hidden},
       {CeilDiv(symbol, ExitRemember::kTokens), CeilDiv(hidden, ExitRemember::kColumns)},
-      Storage<float>::kVariant);
+      Storage<BF16>::kVariant);
   rig.Start(backend);
   OpStep step;
   step.slots.resize(1);
