@@ -246,8 +246,9 @@ struct GpuNotifier : GpuWorkerBase<Port> {
       const int notifies = sends ? p.Notifies(task.grid) : 0;
       bool waits = true;
 #pragma unroll 1
-      for (int i = 0; i < notifies; ++i) {
-        const ElementBox box = p.NotifyBox(this->step, task.grid, task.at, i);
+      for (int i = 0; waits || i < notifies; ++i) {
+        ElementBox box = {};
+        if (i < notifies) box = p.NotifyBox(this->step, task.grid, task.at, i);
 #pragma unroll 1
         for (i32 k = static_cast<i32>(LaneId()); waits || k - static_cast<i32>(LaneId()) < box.size(); k += 32) {
           u32* counter = k < box.size() ? this->CounterOf(p, box, k) : nullptr;
@@ -257,7 +258,6 @@ struct GpuNotifier : GpuWorkerBase<Port> {
           if (counter != nullptr) DirectSync::AddRelease(counter, 1);
         }
       }
-      if (waits && !AwaitBarrier(this->base + DoneAt(slot), parity)) return;
       __syncwarp();
       if (LaneId() == 0) {
         if (sends) this->CountFinished();
