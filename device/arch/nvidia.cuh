@@ -110,6 +110,7 @@ struct SharedState {
   u32 ended;  // the step has been aborted: set by the notify warp, which watches, polled by all waits
   u32 left;   // the compute role has left
   Waiting waiting[kRoles];
+  TaskTimer notes[kRoles];  // for the timeline, where a step is recorded; here they cost no registers
   u32 arrivals;  // what Arrive hands to the role's threads
   i32 sum_of_rows;
   ProgramRecord program;  // a copy: read all the time, and registers are for sums
@@ -180,21 +181,6 @@ EVT_FN bool Records() {
   return threadIdx.x == 0 || (threadIdx.x >= kComputeThreads && LaneId() == 0);
 }
 
-template <bool kTimeline>
-struct GpuTimer {  // no notes
-  EVT_FN void Stalls() {}
-  EVT_FN void StallEnds() {}
-};
-template <>
-struct GpuTimer<true> : TaskTimer {
-  EVT_FN void Stalls() {
-    if (stalled_since == 0) StallBegins(NowNs());
-  }
-  EVT_FN void StallEnds() {
-    if (stalled_since != 0) TaskTimer::StallEnds(NowNs());
-  }
-};
-
 template <class Port, class T, int kTokens>
 class GpuLinearTile;
 template <class Port, class T>
@@ -222,7 +208,6 @@ struct GpuWorkerBase {
   u32 worker, workers;
   u32 tickets = 0;  // taken so far, the same in all roles
   bool aborted_ = false;
-  GpuTimer<kRecordsTimeline<Port>> timer;
 
   __device__ GpuWorkerBase(SharedState& state, u8* page_memory, const ProgramRecord& record)
       : shared(state),
@@ -294,21 +279,36 @@ struct GpuWorkerBase {
     DirectSync::AddRelaxed(reinterpret_cast<u32*>(program.progress), 1);
   }
 
-  // Only with a timeline.
+  // Only with a timeline, but for Stalls and StallEnds, which do nothing without.
+  EVT_FN TaskTimer& Notes() const {
+    const u32 warp = threadIdx.x / 32;
+    return shared.notes[warp < kComputeWarps ? kRoleCompute : warp == kStreamWarp ? kRoleStream : kRoleInput];
+  }
   EVT_FN void TimeStep(u32 role) {
-    if (Records()) timer.BeginStep(program, worker, role, NowNs());
+    if (Records()) Notes().BeginStep(program, worker, role, NowNs());
   }
   EVT_FN void TimeStepEnd() {
-    if (Records()) timer.EndStep(NowNs());
+    if (Records()) Notes().EndStep(NowNs());
   }
   EVT_FN void TimeTask(const TaskName& task) {
-    if (Records()) timer.Start(task.grid, task.at, NowNs());
+    if (Records()) Notes().Start(task.grid, task.at, NowNs());
   }
   EVT_FN void TimeReady() {
-    if (Records()) timer.WaitEnd(NowNs());
+    if (Records()) Notes().WaitEnd(NowNs());
   }
   EVT_FN void TimeEnd() {
-    if (Records()) timer.End(NowNs());
+    if (Records()) Notes().End(NowNs());
+  }
+  // By the role's one thread that notes.
+  EVT_FN void Stalls(bool notes) const {
+    if constexpr (kRecordsTimeline<Port>) {
+      if (notes && Notes().stalled_since == 0) Notes().StallBegins(NowNs());
+    }
+  }
+  EVT_FN void StallEnds(bool notes) const {
+    if constexpr (kRecordsTimeline<Port>) {
+      if (notes && Notes().stalled_since != 0) Notes().StallEnds(NowNs());
+    }
   }
 };
 

@@ -224,12 +224,12 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   EVT_FN void AwaitBarrier(u32 barrier, u32 parity, u32 cause) {
     for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
-      this->timer.Stalls();
+      this->Stalls(Leader());
       if (poll % kPollsPerCheck == 0) {
         this->aborted_ = this->Ended(kRoleCompute, cause);
       }
     }
-    this->timer.StallEnds();
+    this->StallEnds(Leader());
   }
   // A barrier that tells everyone whether anyone has to leave.
   EVT_FN bool Vote(bool ended) {

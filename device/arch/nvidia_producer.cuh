@@ -67,9 +67,6 @@ struct GpuProducer : GpuWorkerBase<Port> {
       tail = __shfl_sync(0xffffffffu, one.tail, from);
       patience = __shfl_sync(0xffffffffu, one.patience, from);
       this->aborted_ = __shfl_sync(0xffffffffu, static_cast<i32>(one.aborted_), from) != 0;
-      if constexpr (kRecordsTimeline<Port>) {
-        if (elected) this->timer = one.timer;
-      }
     }
   }
   // Where another producer of this lane is.
@@ -79,7 +76,6 @@ struct GpuProducer : GpuWorkerBase<Port> {
     tail = other.tail;
     patience = other.patience;
     this->aborted_ = other.aborted_;
-    this->timer = other.timer;
   }
   // One lane's 16 bytes at a time: too little for bulk copies, and rows of 8 are no run in memory. Each lane
   // asks for the address of one row.
@@ -277,15 +273,15 @@ struct GpuProducer : GpuWorkerBase<Port> {
   // What this copy brings, and, for one of kSlots copies, how many slots still wait for their data: looking at them
   // takes longer than the copy, and a recorded step should be like others.
   EVT_FN void NoteCopy(u32 bytes) {
+    if (!First()) return;
+    TaskTimer& notes = this->Notes();
     if (head % kSlots == 0) {
       for (u32 slot = tail; slot != head; ++slot) {
-        if (!BarrierTest(this->base + FullAt(kLane, slot % kSlots), slot / kSlots % 2)) {
-          this->timer.in_flight += kSlots;
-        }
+        if (!BarrierTest(this->base + FullAt(kLane, slot % kSlots), slot / kSlots % 2)) notes.in_flight += kSlots;
       }
     }
-    this->timer.bytes += bytes;
-    ++this->timer.copies;
+    notes.bytes += bytes;
+    ++notes.copies;
   }
 
   // A free slot, and a page for it if asked for; kNoPage otherwise. A new page while the pool grants
@@ -313,13 +309,13 @@ struct GpuProducer : GpuWorkerBase<Port> {
         if (patience > 0) --patience;
         break;
       }
-      this->timer.Stalls();
+      this->Stalls(First());
       if (poll % kPollsPerCheck == 0) {
         patience = 0;
         if (AllEnded(First() && this->Ended(kRole, kAbortStuckPage))) return kNoPage;
       }
     }
-    this->timer.StallEnds();
+    this->StallEnds(First());
     Together();  // all lanes have read the oldest slot, which may be this one
     if (First()) StoreSlot(this->base + SlotAt(kLane, head % kSlots), SlotPage{page, piece_bytes});
     Together();
