@@ -86,6 +86,7 @@ struct Linear {
            part.tokens > kWideFrom;
   }
   static constexpr i32 kWideFrom = 32;  // with fewer, pairs by mma.sync are as fast (measured)
+  static constexpr i32 kKeepsUpTo = 16;  // tokens: with more, registers are short
 
   template <class T, class L>
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
@@ -139,17 +140,19 @@ struct Linear {
   struct Shape {
     Part part;
     i32 steps, weight_steps, input_steps;
-    bool wide;
+    bool wide, keeps;  // keeps: activations are copied once, and their pages stay for all of the row tiles
     const u8* input;  // of the first group of tokens; of all tokens where the input is gathered
   };
   template <class T, class W>
-  static EVT_FN Shape ShapeOf(const Task<Params>& t) {
+  static EVT_FN Shape ShapeOf(const W& w, const Task<Params>& t) {
     constexpr i32 kElements = static_cast<i32>(sizeof(T));
     const Params& p = t.params();
-    Shape shape = {PartOf<kElements>(t), SegmentSteps(p.k), PageSteps(p.tile_rows, kElements), 0, false,
+    Shape shape = {PartOf<kElements>(t), SegmentSteps(p.k), PageSteps(p.tile_rows, kElements), 0, false, false,
                    t.Operand<const u8>(LinearOperand::kInput)};
     shape.input_steps = InputSteps(CeilDiv(shape.part.tokens, 8), kElements);
     shape.wide = Wide<T, W>(p, shape.part);
+    shape.keeps = !shape.wide && shape.part.tiles > 1 && shape.part.tokens <= kKeepsUpTo &&
+                  shape.steps <= w.MostKept() * shape.input_steps;
     if (p.gathers == 0) {
       shape.input += static_cast<u64>(shape.part.token / 8) * (static_cast<u64>(ActivationGroup(p.k)) * kElements);
     }
@@ -164,14 +167,14 @@ struct Linear {
     if constexpr (Follows<L>) {
       shape = MemoOf<T>(lane).At(lane.Slot()).shape;
     } else {
-      shape = ShapeOf<T, L>(t);
+      shape = ShapeOf<T>(lane, t);
     }
     if (t.params().gathers == 0) {
       lane.ByOne([&](auto& one) { CopyGroups<kElements>(one, t, shape); });
       return;
     }
     EVT_ROLLED
-    for (i32 left = shape.part.tiles; left > 0; --left) {
+    for (i32 left = Turns(shape); left > 0; --left) {
       EVT_ROLLED
       for (i32 step = 0; step < shape.steps; step += shape.input_steps) {
         const u32 bytes = static_cast<u32>(Min(shape.input_steps, shape.steps - step)) * kStepBytes;
@@ -179,7 +182,8 @@ struct Linear {
       }
     }
   }
-  // For each tile pages of all segments; wide: for each pass pages of one segment.
+  static EVT_FN i32 Turns(const Shape& shape) { return shape.keeps ? 1 : shape.part.tiles; }
+  // For each tile, or once, pages of all segments; wide: for each pass pages of one segment.
   template <i32 kElements, class L>
   static EVT_FN void CopyGroups(L& lane, const Task<Params>& t, const Shape& shape) {
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
@@ -191,7 +195,7 @@ struct Linear {
     const u32 piece = static_cast<u32>(page_steps) * (wide ? kWideStepBytes : kStepBytes);
     const i32 layer = t.BoxLayer(LinearOperand::kInput);
     EVT_ROLLED
-    for (i32 left = shape.part.tiles; left > 0; left -= wide ? kPassTiles : 1) {
+    for (i32 left = Turns(shape); left > 0; left -= wide ? kPassTiles : 1) {
       EVT_ROLLED
       for (i32 segment = 0; segment < (wide ? kSegments : 1); ++segment) {
         EVT_ROLLED
@@ -260,7 +264,7 @@ struct Linear {
   template <class T, class W>
   static EVT_FN void Prepare(W& w, const Task<Params>& t) {
     Memo<T>& memo = MemoOf<T>(w);
-    const Shape shape = ShapeOf<T, W>(t);
+    const Shape shape = ShapeOf<T>(w, t);
     const Params& p = t.params();
     const i32 first_row =
         (shape.part.tile - (p.expert_tiles > 0 ? TileOf(t).expert * p.expert_tiles : 0)) * p.tile_rows;
@@ -270,7 +274,7 @@ struct Linear {
       if (p.gathers == 0 && shape.part.tokens <= 8) {  // one group is one run of memory
         constexpr u32 kStepBytes = kSegments * 128 * static_cast<u32>(sizeof(T));
         w.HandCopies(shape.input, static_cast<u32>(shape.input_steps) * kStepBytes,
-                     static_cast<u32>(shape.steps) * kStepBytes, shape.part.tiles);
+                     static_cast<u32>(shape.steps) * kStepBytes, Turns(shape));
       }
     }
   }
@@ -297,7 +301,8 @@ struct Linear {
         row = tile.RowOf(ending, i * p.tile_rows);
       }
       const auto first = tile.First(ending, row);
-      tile.Products(w, shape.steps, shape.weight_steps, shape.input_steps, part.tiles - i);
+      tile.Products(w, shape.steps, shape.weight_steps, shape.input_steps, part.tiles - i,
+                    i + 1 < part.tiles && setup.shape.keeps);
       tile.Finish(w, ending, row, first, i * p.tile_rows, part.tiles - i);
     }
   }

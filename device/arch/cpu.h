@@ -32,7 +32,7 @@ struct CpuPage {
 // The pages of one task and lane, in order; reused by the next task.
 struct CpuLane {
   CpuPageRecord* pages;
-  u32 capacity, asked, taken;
+  u32 capacity, asked, taken, dropped;
 };
 
 // What a wait does between polls, and the clock: the operating system's business, given by the
@@ -76,7 +76,7 @@ struct CpuWorkerBase {
     // then and otherwise only read.
     if (DirectSync::LoadRelaxed(AbortWord(*program)) != 0) Tell(kAbortStuckTask, task_, 0, 0, 0);
     task_ = task;
-    for (CpuLane& lane : lanes_) lane.asked = lane.taken = 0;
+    for (CpuLane& lane : lanes_) lane.asked = lane.taken = lane.dropped = 0;
     block_used_ = 0;
     return !aborted_;
   }
@@ -229,7 +229,9 @@ struct CpuWorker : CpuWorkerBase {
     if (from.taken == from.asked) __builtin_trap();  // the op takes a page that it never asked for
     return CpuPage{&from.pages[from.taken++]};
   }
-  EVT_FN void Drop(u32) {}
+  EVT_FN void Drop(u32 lane) { ++lanes_[lane].dropped; }
+  EVT_FN void Again(u32 lane) { lanes_[lane].taken = lanes_[lane].dropped; }
+  EVT_FN i32 MostKept() const { return 1 << 16; }  // pages are views
   EVT_FN CpuPage Peek(u32 lane, i32 ahead) {
     const CpuLane& from = lanes_[lane];
     if (from.taken + static_cast<u32>(ahead) >= from.asked) __builtin_trap();  // as in Take

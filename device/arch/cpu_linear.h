@@ -26,7 +26,7 @@ class CpuLinearTile {
   }
 
   template <class W>
-  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32) {
+  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32, bool keeps) {
     for (i32 step = 0; step < steps;) {
       // Both divide each other, so that the shorter page says how far to go.
       const i32 n = Min(Min(weight_steps, input_steps), steps - step);
@@ -40,8 +40,9 @@ class CpuLinearTile {
       Page(weights, (step % input_steps) * kSegments * 128, n, step == 0);
       step += n;
       if (step % weight_steps == 0 || step == steps) w.Drop(kLaneStream);
-      if (step % input_steps == 0 || step == steps) w.Drop(kLaneInput);
+      if (!keeps && (step % input_steps == 0 || step == steps)) w.Drop(kLaneInput);
     }
+    if (keeps) w.Again(kLaneInput);
   }
 
   EVT_FN i32 AtOnce() const { return 1; }

@@ -223,6 +223,8 @@ struct GpuWorkerBase {
   EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
     return grid < kSharedGrids ? shared.grids[grid] : UnknownTurn(p, grid);
   }
+  // The input lane always gets so many pages: a task may hold them while others wait.
+  EVT_FN i32 MostKept() const { return static_cast<i32>(shared.pool.floor[kLaneInput]); }
   // In the slow part of a wait, every kPollsPerCheck polls: says what is waited for, and whether
   // the step has ended meanwhile. Looking at clocks and at other workers is the notify warp's
   // business.

@@ -113,6 +113,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
           this->base + EmptyAt(lane, (taken[lane] + static_cast<u32>(ahead)) % kSlots), count);
     }
   }
+  EVT_FN void Again(u32 lane) { taken[lane] = dropped[lane]; }
   EVT_FN void Advance(u32 lane, i32 pages) {
     taken[lane] += static_cast<u32>(pages);
     dropped[lane] += static_cast<u32>(pages);

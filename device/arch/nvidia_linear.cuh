@@ -86,9 +86,9 @@ class GpuLinearTile {
   }
 
   // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps. tiles: how many
-  // are left, with this one.
+  // are left, with this one; keeps: the next one needs the same activations.
   template <class W>
-  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32 tiles) {
+  EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32 tiles, bool keeps) {
     Clear();
     if constexpr (Port::kWgmma && sizeof(T) == 2) {
       if (wide_) {
@@ -105,12 +105,13 @@ class GpuLinearTile {
       } else {
         WholePages<kGroups / 2>(w, step);
       }
+      keeps = false;
     } else if (tokens_ <= 8) {
       step = steps / weight_steps * weight_steps;
       if (blocks_ == 1) {
-        Pages<1>(w, steps, b, input_left, input_steps);
+        Pages<1>(w, steps, b, input_left, input_steps, keeps);
       } else {
-        Pages<2>(w, steps, b, input_left, input_steps);
+        Pages<2>(w, steps, b, input_left, input_steps, keeps);
       }
     }
 #pragma unroll 1
@@ -138,8 +139,9 @@ class GpuLinearTile {
       weights_left -= n;
       input_left -= n;
       if (weights_left == 0) w.Drop(kLaneStream);
-      if (input_left == 0) w.Drop(kLaneInput);
+      if (input_left == 0 && !keeps) w.Drop(kLaneInput);
     }
+    if (keeps) w.Again(kLaneInput);
   }
 
   // Two units a turn, through two buffers of 8 KiB at the start of Scratch, from tile to tile in turn: whoever writes to
@@ -246,7 +248,7 @@ class GpuLinearTile {
   // found out while this one's loads and products are on their way. A page of activations has a multiple of a page of
   // weights' steps.
   template <i32 kBlocks, class W>
-  EVT_FN void Pages(W& w, i32 steps, u32& b, i32& input_left, i32 input_steps) {
+  EVT_FN void Pages(W& w, i32 steps, u32& b, i32& input_left, i32 input_steps, bool keeps) {
     constexpr i32 kSteps = static_cast<i32>(kPageBytes / (kSegments * kFragmentBytes)) / kBlocks;
     const u32 mine = thread_ / 32 * kBlocks * kFragmentBytes + thread_ % 32 * 16;
     const u32 column = thread_ / 32 * 256 + thread_ % 16 * 16 + thread_ / 16 % 2 * kStepBytes;
@@ -283,7 +285,7 @@ class GpuLinearTile {
       b += kSteps * kStepBytes;
       input_left -= kSteps;
       w.Drop(kLaneStream);
-      if (input_left == 0) w.Drop(kLaneInput);
+      if (input_left == 0 && !keeps) w.Drop(kLaneInput);
     }
     // For steps that follow: as the loop over those has it.
     b -= thread_ / 16 % 2 * kStepBytes;

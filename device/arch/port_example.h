@@ -47,6 +47,11 @@ struct ExampleWorker {
   ExamplePage Take(u32 lane);
   // Gives the lane's oldest taken page back; none of its bytes may be read by this thread afterwards.
   void Drop(u32 lane);
+  // The next page to be taken is the oldest that has not been given back, again.
+  void Again(u32 lane);
+  // How many pages of the input lane a task may hold until its end (both roles get the same answer): as many as are
+  // its in any case, so that holding them keeps nobody from getting on.
+  i32 MostKept() const;
   // Without taking: the page `ahead` of the next one, for groups of threads that use different pages at the
   // same time. Each of the `sharers` groups that used a page releases it (one of them as the first); then all
   // threads pass the pages together.
@@ -158,8 +163,9 @@ struct ExampleLinearTile {
   template <class E>
   float First(const E& epilogue, const Row<E>& row) const;
   // Takes and drops the task's pages: weights of weight_steps steps each, activations of input_steps. tiles: how many
-  // are left, with this one.
-  void Products(ExampleWorker& w, i32 steps, i32 weight_steps, i32 input_steps, i32 tiles);
+  // are left, with this one; keeps: activations are taken, but not dropped, since the next tile takes them again.
+  void Products(ExampleWorker& w, i32 steps, i32 weight_steps, i32 input_steps, i32 tiles,
+                bool keeps);
   // Ends every output by the epilogue's Value, Emit and Reduced; uses the first 16 KiB of Scratch. Has a barrier
   // before the first of them.
   template <class E>

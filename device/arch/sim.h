@@ -216,6 +216,8 @@ struct SimWorker {
     }
     return SimPage{shared->pages + static_cast<u64>(slot.page) * kPageBytes, slot.bytes};
   }
+  void Again(u32 lane) { taken[lane] = dropped[lane]; }
+  EVT_FN i32 MostKept() const { return static_cast<i32>(shared->pool.floor[kLaneInput]); }
   // One thread takes pages in order: the next one to be released is the oldest.
   void Release(u32 lane, i32 ahead, i32, bool) {
     if (taken[lane] + static_cast<u32>(ahead) != dropped[lane])

@@ -31,7 +31,7 @@ class ScalarLinearTile {
   }
 
   template <class W>
-  void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32) {
+  void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32, bool keeps) {
     std::memset(sums_, 0, sizeof(sums_));
     const T* weights = nullptr;
     std::vector<const T*> input(kTokens / 8);
@@ -46,8 +46,9 @@ class ScalarLinearTile {
       Step(weights + step % weight_steps * kSegments * blocks_ * kFragment, input,
            step % input_steps * kSegments * 128);
       if ((step + 1) % weight_steps == 0 || step + 1 == steps) w.Drop(kLaneStream);
-      if ((step + 1) % input_steps == 0 || step + 1 == steps) w.Drop(kLaneInput);
+      if (!keeps && ((step + 1) % input_steps == 0 || step + 1 == steps)) w.Drop(kLaneInput);
     }
+    if (keeps) w.Again(kLaneInput);
   }
 
   i32 AtOnce() const { return 1; }
