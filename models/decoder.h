@@ -61,6 +61,7 @@ struct Decoder {
   // Of a mixture of experts (ops/expert_tables.h).
   TensorId tiles;       // ExpertTile[layers][most tiles + 1]
   TensorId tile_count;  // i32[layers]
+  TensorId splits;      // i32[layers][kExpertLinears]
   TensorId pairs;       // RoutedPair[layers][max_tokens][experts_per_token]
   TensorId drawn;       // i32[layers][route_draws][experts_per_token]
   // Of early exit (ops/exit_tables.h).

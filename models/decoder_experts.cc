@@ -67,15 +67,8 @@ class Builder {
                       g_.Load(e_.tiles, {Layer(), At(0) + 1, 1}));
   }
 
-  // Row tiles of an expert that a task does: its beginning and end cost as much as several pages, and the experts of
-  // one token make some 128 tasks, one for each worker of a GPU.
-  int Together(int row_tiles) const { return Max(row_tiles * c_.experts_per_token / 128, 1); }
-  // A task's columns are of one chunk of the residual.
-  int DownTogether() const {
-    int tiles = Min(Together(down_tiles_), kChunk / kTileRows);
-    while (kChunk / kTileRows % tiles != 0) --tiles;
-    return tiles;
-  }
+  // Tasks of a tile of slots, as `route` finds it best.
+  Expr Tasks(ExpertLinear linear) const { return g_.Load(e_.splits, {Layer(), int{linear}}); }
 
   struct Call {
     std::vector<Operand> operands;
@@ -163,6 +156,8 @@ class Builder {
     params.draws = place_.decoder->limits.route_draws;
     params.normalise = c_.norm_topk_prob;
     params.scale = 1.0f;
+    params.row_tiles[kExpertUp] = up_tiles_;
+    params.row_tiles[kExpertDown] = down_tiles_;
     const IndexRange mine(At(0) * Route::kTokens,
                           Min(At(0) * Route::kTokens + Route::kTokens, stay_));
     std::vector<Operand> operands(Route::kInfo.operand_count, Nothing());
@@ -189,6 +184,7 @@ class Builder {
     operands[Route::kSlotToken] = Operand(e_.slot_token).Region({IndexRange(0, slots_)});
     operands[Route::kTiles] = Operand(e_.tiles, Layer());
     operands[Route::kTileCount] = Operand(e_.tile_count, Layer());
+    operands[Route::kSplits] = Operand(e_.splits, Layer());
     g_.Call<Route>("route", operands, params, {1}, place_.variant)
         .Wait(router_done_, {Layer(), IndexRange(0, routed_tiles)})
         .Wait(chosen, {Layer(), IndexRange(0, choosing)})
@@ -199,7 +195,7 @@ class Builder {
     // Of all tiles at once where grids have gates, which look at every element.
     const Expr tile = exits_ ? Expr(0) : At(0);
     act_done_ = g_.AddEvents("expert_act_done", {c_.layers, exits_ ? 1 : e_.max_tiles});
-    down_done_ = g_.AddEvents("expert_down_done", {c_.layers, CeilDiv(c_.hidden, kChunk)});
+    down_done_ = g_.AddEvents("expert_down_done", {c_.layers});
     const int width = c_.moe_intermediate;
     Call call = LinearCall(LinearParams::kSiluMul, e_.gate_up_w.weight, 2 * width, c_.hidden, kTileRows);
     TakeNorm(&call);
@@ -207,32 +203,29 @@ class Builder {
     call.operands[LinearOperand::kInput] =
         Operand(t_.xm).Region({IndexRange(0, CeilDiv(stay_, 8))});
     call.operands[LinearOperand::kSums] = Operand(t_.ssq_m).Region({IndexRange(0, stay_)});
-    call.operands[LinearOperand::kOutput] = Operand(e_.act).Region(
-        {TileSlotGroups(), TileColumns(Together(up_tiles_) * kTileRows / 2 * 8, ActivationGroup(width))});
+    call.operands[LinearOperand::kOutput] = Operand(e_.act).Region({TileSlotGroups()});
     call.params.output_stride = width;
-    call.params.gathers = 1;
-    AddTables(up_tiles_, Together(up_tiles_), &call);
+    call.params.gathers = kExpertUp;
+    AddTables(up_tiles_, &call);
     // What it reads has been waited for with its extent, which `route` published.
     g_.Call<Linear>("gate_up", call.operands, call.params,
-                    {tiles_, CeilDiv(up_tiles_, call.params.tiles)}, place_.variant)
+                    {tiles_, Tasks(kExpertUp)}, place_.variant)
         .Notify(act_done_, {Layer(), tile});
 
     call = LinearCall(LinearParams::kStore, e_.down_w.weight, c_.hidden, width, kTileRows);
     call.operands[LinearOperand::kInput] = Operand(e_.act).Region({TileSlotGroups()});
     const IndexRange slots = TileSlotGroups();
-    const int together = DownTogether();
-    call.operands[LinearOperand::kOutput] = Operand(e_.outputs).Region(
-        {IndexRange(slots.low * 8, slots.high * 8), TileColumns(together * kTileRows, c_.hidden)});
+    call.operands[LinearOperand::kOutput] =
+        Operand(e_.outputs).Region({IndexRange(slots.low * 8, slots.high * 8)});
     call.params.output_stride = c_.hidden;
-    AddTables(down_tiles_, together, &call);
-    g_.Call<Linear>("down", call.operands, call.params, {tiles_, CeilDiv(down_tiles_, together)}, place_.variant)
+    AddTables(down_tiles_, &call);
+    g_.Call<Linear>("down", call.operands, call.params, {tiles_, Tasks(kExpertDown)}, place_.variant)
         .Wait(act_done_, {Layer(), tile})
-        .Notify(down_done_, {Layer(), At(1) / (kChunk / kTileRows / together)});
+        .Notify(down_done_, {Layer()});
   }
 
-  void AddTables(int row_tiles, int together, Call* call) const {
+  void AddTables(int row_tiles, Call* call) const {
     call->params.expert_tiles = row_tiles;
-    call->params.tiles = together;
     call->operands[LinearOperand::kTiles] = Operand(e_.tiles, Layer());
     call->operands[LinearOperand::kSlotToken] =
         Operand(e_.slot_token).Region({IndexRange(0, slots_)});
@@ -253,7 +246,7 @@ class Builder {
     const bool shared = shape_.dense_width > 0;
     GridHandle combine = g_.Call<Combine>(
         "combine",
-        {Operand(e_.outputs).Region({IndexRange(0, slots_), columns(kChunk, c_.hidden)}),
+        {Operand(e_.outputs).Region({IndexRange(0, slots_)}),
          Operand(e_.pairs, Layer()).Region({tokens}), mine(e_.pair_slot),
          shared ? Operand(e_.shared).Region({tokens, columns(kChunk, c_.hidden)})
                 : mine(e_.pair_slot),
@@ -264,7 +257,7 @@ class Builder {
          Operand(t_.ssq_a).Region({tokens, columns(kChunk / 16, CeilDiv(c_.hidden, 16))}),
          Count()},
         params, {CeilDiv(stay_, Combine::kTokens), CeilDiv(c_.hidden, kChunk)}, place_.variant);
-    combine.Wait(down_done_, {Layer(), At(1)});
+    combine.Wait(down_done_, {Layer()});
     if (shared) combine.Wait(shared_done_, {Layer(), At(0) / (tile_ / Combine::kTokens)});
     combine.Notify(place_.x_ready, {Layer() + 1, At(0) / (tile_ / Combine::kTokens)});
     if (exits_) combine.Notify(place_.mlp_done, {Layer(), At(0) / (tile_ / Combine::kTokens)});
@@ -303,6 +296,7 @@ PublishedValues SampleExperts(const Decoder& decoder, int64_t tokens, uint64_t s
   const int64_t experts = c.num_experts, top_k = c.experts_per_token;
   const int64_t line = (MostTiles(decoder.limits.max_tokens * top_k, experts) + 1) * kFields;
   const int tiles = decoder.tiles.index, tile_count = decoder.tile_count.index;
+  const int splits = decoder.splits.index;
   // Of early exit: layers have the tokens that are left.
   const PublishedValues exits = SampleExits(decoder, tokens, seed);
   const int exit_counts = decoder.HasExits() ? decoder.exit_counts.index : -1;
@@ -320,6 +314,7 @@ PublishedValues SampleExperts(const Decoder& decoder, int64_t tokens, uint64_t s
       return most < 1 ? 1 : 1 + mix(layer, 0) % most;
     };
     if (tensor == tile_count) return count(element);
+    if (tensor == splits) return 1 + mix(element / kExpertLinears, 1000 + element) % 3;
     if (tensor != tiles) return 0;
     const int64_t layer = element / line, tile = element % line / kFields;
     const int64_t groups = MostSlots(stay(layer) * top_k, experts) / 8;

@@ -49,9 +49,9 @@ SplitLimits SplitOf(const Decoder& decoder);
 
 // A layer of experts: tables that `route` makes, and what is computed with them (ops/expert_tables.h).
 struct ExpertTensors {
-  EventId routed;  // per layer; publishes tiles and tile_count
+  EventId routed;  // per layer; publishes tiles, tile_count and splits
   int max_tiles = 0;
-  TensorId logits, pairs, counts, bases, pair_slot, slot_token, tiles, tile_count;
+  TensorId logits, pairs, counts, bases, pair_slot, slot_token, tiles, tile_count, splits;
   TensorId act, outputs, shared, drawn;
   LinearTensors router_w, gate_up_w, down_w;
 };
@@ -94,7 +94,7 @@ void AddExperts(const ExpertsPlace& place);
 
 // The most slots that so many tokens can fill: MostSlots.
 Expr SlotsOf(const ModelConfig& config, const Expr& tokens);
-// Values of `tiles` and `tile_count` as `route` might write them in a step of so many tokens.
+// Values of `tiles`, `tile_count` and `splits` as `route` might write them in a step of so many tokens.
 PublishedValues SampleExperts(const Decoder& decoder, int64_t tokens, uint64_t seed);
 
 // What early exit stands between.

@@ -147,8 +147,11 @@ class Tensors {
     e.tiles = g_.AddPublished("tiles", {layers, e.max_tiles + 1, int{sizeof(ExpertTile) / 4}}, 0,
                               Max<int64_t>(most_slots, experts), e.routed, {At(0)});
     e.tile_count = g_.AddPublished("tile_count", {layers}, 1, e.max_tiles, e.routed, {At(0)});
+    e.splits = g_.AddPublished("splits", {layers, int{kExpertLinears}}, 1,
+                               Max(shape_.expert_rows, shape_.hidden_rows) / kTileRows, e.routed, {At(0)});
     d_.tiles = e.tiles;
     d_.tile_count = e.tile_count;
+    d_.splits = e.splits;
     const Expr groups = CeilDiv(tokens_, 8);
     e.logits = Scratch("router_logits", DType::kF32, {tokens_, shape_.router_rows});
     // Of each layer, so that benches can see after a step where its tokens went.

@@ -20,12 +20,15 @@ struct RoutedPair {
 };
 static_assert(sizeof(RoutedPair) == 16, "RoutedPair");
 
+// The expert linears of a layer.
+enum ExpertLinear : i32 { kExpertDown, kExpertUp, kExpertLinears };  // `up`: gate and up, gathers
+
 // One tile of an expert's slots. Behind the last tile stands one more with the end of all slots as `group`.
 struct ExpertTile {
   i32 expert;
   i32 group;  // first slot / 8
   i32 count;  // slots, 1 ... kExpertTileSlots
-  i32 spare;
+  u16 rows[kExpertLinears];  // row tiles that a task takes, the same in all lines
 };
 static_assert(sizeof(ExpertTile) == 16, "ExpertTile");
 

@@ -56,7 +56,9 @@ struct Linear {
     Part part = {t.at.at[1] * p.tiles, p.tiles, 0, 0};
     if (p.expert_tiles > 0) {
       const ExpertTile& tile = TileOf(t);
-      part.tiles = Min(p.tiles, row_tiles - part.tile);
+      const i32 rows = tile.rows[p.gathers];
+      part.tile = t.at.at[1] * rows;
+      part.tiles = Min(rows, row_tiles - part.tile);
       part.tile += tile.expert * p.expert_tiles;
       part.token = tile.group * 8;
       part.tokens = tile.count;

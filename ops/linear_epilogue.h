@@ -26,14 +26,14 @@ struct LinearParams {
   i32 rows;           // outputs (before packing pads them to whole tiles)
   i32 k;              // inputs
   i32 tile_rows;      // 16 or 32: how the weights are packed; no bits depend on it
-  i32 tiles;          // of rows that one task does, one after the other; no bits depend on it
+  i32 tiles;          // of rows that one task does, one after the other; no bits depend on it. Experts: see ExpertTile
   i32 epilogue;       // Epilogue
   i32 output_stride;  // kStore, kLogits: floats per token. kSiluMul: K of the consumer
   i32 norm_size;      // 0: no norm; else columns of x, the sums being over blocks of 16 of them
   float epsilon;
   i32 has_bias;
   i32 expert_tiles;   // > 0: row tiles of one expert
-  i32 gathers;        // experts: slot s takes the input and sums of token slot_token[s], not its own
+  i32 gathers;        // experts, their ExpertLinear: slot s takes the input and sums of token slot_token[s], not its own
   i32 team;           // 2 or 4: so many neighbouring tasks, which wait and notify alike, may share their rows and split
                       // the tokens of a tile, of which it has as many times more; no bits depend on it
 };

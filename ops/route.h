@@ -11,6 +11,10 @@
 // Weights: score / (sum of scores) * scale, where the score is the softmax's numerator or the sigmoid. The
 // sum is that of the chosen ones if they are normalised, of all experts for a softmax that is not, and 1 for
 // a sigmoid that is not.
+//
+// How many row tiles a task of an expert linear takes depends on how many tiles of slots there are: few experts
+// have to be cut into as many tasks as there are workers, and of many experts each task takes as much as leaves
+// no worker without one at the end, since its beginning and end cost as much as several pages.
 #pragma once
 
 #include "device/op.h"
@@ -24,10 +28,10 @@ namespace eventide {
 struct Route {
   static constexpr OpInfo kInfo = {
       "route",
-      12,
+      13,
       {In("logits"), In("drawn"), Out("pairs"), Out("counts"), In("all_pairs"), In("all_counts"),
        Out("bases"), Out("pair_slot"), Out("slot_token"), Out("tiles"),
-       Out("tile_count"), In("count")}};
+       Out("tile_count"), In("count"), Out("splits")}};
   enum : int {
     kLogits,     // float[tokens][logits_stride]
     kDrawn,      // i32[draws][top_k]: experts to take instead of those chosen, for benches; < 0: do not
@@ -41,6 +45,7 @@ struct Route {
     kTiles,      // ExpertTile[tiles + 1]
     kTileCount,  // i32: the number of tiles, and 1 where there are none
     kCount,      // i32[]: see Params
+    kSplits,     // i32[kExpertLinears]: tasks of a tile of slots
   };
 
   static constexpr i32 kTokens = 8;  // of a task that chooses
@@ -57,6 +62,8 @@ struct Route {
     i32 sigmoid;    // scores; else softmax
     i32 normalise;
     float scale;
+    i32 row_tiles[kExpertLinears];  // of one expert
+    i32 wave;                       // tasks that run at once; 0: as many as there are workers
   };
 
   template <class T, class W>
@@ -76,7 +83,8 @@ struct Route {
   static constexpr float kLog2E = 1.4426950408889634f;
   static_assert(kKeys >= kMaxExperts);
   static_assert((kKeys + 2 * kTokens) * 4 <= static_cast<i32>(kScratchBytes), "Choose");
-  static_assert((3 * kMaxExperts + 2) * 4 <= static_cast<i32>(kScratchBytes), "Group");
+  static constexpr i32 kChoices = 16;  // of row tiles for a task that are compared
+  static_assert((3 * kMaxExperts + 2 + kExpertLinears * kChoices) * 4 <= static_cast<i32>(kScratchBytes), "Group");
 
   // Chooses for tokens [first, first + count), a group of 8, as many at a time as fit.
   template <class W>
@@ -206,30 +214,63 @@ struct Route {
       pair_slot[i] = slot;
       slot_token[slot] = token;
     });
-    Tabulate(w, t, {slots, tiles, pairs_of, sums[0], sums[1]});
+    u32* costs = reinterpret_cast<u32*>(sums + 2);
+    Compare(w, p, sums[1], costs);
+    Tabulate(w, t, {slots, tiles, pairs_of, sums[0], sums[1], costs});
+  }
+
+  // What the expert linears' tasks would cost if each took so many row tiles, and how many those are: the choices.
+  template <class W>
+  static EVT_FN void Compare(W& w, const Params& p, i32 tiles, u32* costs) {
+    const i32 wave = p.wave > 0 ? p.wave : static_cast<i32>(w.workers);
+    w.Parallel(kExpertLinears * kChoices, [&](i32 i) {
+      const i32 row_tiles = p.row_tiles[i / kChoices];
+      // Tasks of quarters of a wave to four waves.
+      const i32 split = Max((i % kChoices + 1) * wave / (4 * Max(tiles, 1)), 1);
+      const i32 rows = CeilDiv(row_tiles, split);
+      const i32 waves = CeilDiv(tiles * CeilDiv(row_tiles, rows), wave);
+      // In halves of a row tile's time: a task's beginning and end are one, and the last one to end
+      // may be half a task late.
+      costs[i] = static_cast<u32>(waves * (2 * rows + 2) + rows) << 12 | static_cast<u32>(Min(rows, 4095));
+    });
+    w.Sync();
+  }
+  // Row tiles of the choice that costs least.
+  static EVT_FN i32 Cheapest(const u32* costs) {
+    u32 best = costs[0];
+    for (i32 i = 1; i < kChoices; ++i) best = Min(best, costs[i]);
+    return static_cast<i32>(best & 4095);
   }
 
   struct Grouping {
     const i32 *slots, *tiles, *pairs;  // by expert: first slot, first tile, pairs
     i32 all_slots, all_tiles;
+    const u32* costs;  // of each expert linear's choices
   };
 
   template <class W>
   static EVT_FN void Tabulate(W& w, const Task<Params>& t, const Grouping& g) {
     const Params& p = t.params();
     ExpertTile* table = t.Operand<ExpertTile>(kTiles);
+    const i32 down = Cheapest(g.costs), up = Cheapest(g.costs + kChoices);
     w.Parallel(g.all_tiles + 1, [&](i32 i) {
       if (i == g.all_tiles) {
-        table[i] = {0, g.all_slots / 8, 0, 0};
+        table[i] = {0, g.all_slots / 8, 0, {}};
         return;
       }
       const i32 expert = FindSpan(g.tiles, p.experts, i);
       const i32 first = (i - g.tiles[expert]) * kExpertTileSlots;
       table[i] = {expert, (g.slots[expert] + first) / 8,
-                  Min(g.pairs[expert] - first, kExpertTileSlots), 0};
+                  Min(g.pairs[expert] - first, kExpertTileSlots),
+                  {static_cast<u16>(down), static_cast<u16>(up)}};
     });
     // What extents are made of is at least 1: a step without tokens has no tasks for another reason.
-    w.Parallel(1, [&](i32) { t.Operand<i32>(kTileCount)[0] = Max(g.all_tiles, 1); });
+    w.Parallel(1, [&](i32) {
+      t.Operand<i32>(kTileCount)[0] = Max(g.all_tiles, 1);
+      i32* splits = t.Operand<i32>(kSplits);
+      splits[kExpertDown] = CeilDiv(p.row_tiles[kExpertDown], down);
+      splits[kExpertUp] = CeilDiv(p.row_tiles[kExpertUp], up);
+    });
   }
 };
 

@@ -23,7 +23,7 @@ struct ExpertsShape {
   bool normalise = true, sigmoid = false, shared = false;
   float scale = 1.0f;
   bool counted = false;  // the number of tokens is an element of "count", not the dim
-  int together = 1;  // row tiles of an expert linear's task
+  int wave = 0;  // what `route` takes for the number of workers, if it is not 0: more make smaller tasks
 };
 
 // Stored values of one layer. Logits are what the test wants to happen.
@@ -180,6 +180,7 @@ class ExpertsCase {
     };
     table_ = published("tiles", (tiles_ + 1) * 4, 0, slots_ + s_.experts);
     tile_count_ = published("tile_count", 1, 1, std::max(tiles_, 1));
+    splits_ = published("splits", kExpertLinears, 1, std::max(UpTiles(), DownTiles()));
     input_ = rig_.Input("input", Activations());
     sums_ = rig_.Input("sums", d_.sums);
     gate_up_ = rig_.Input("gate_up", PackExperts(backend, true));
@@ -195,6 +196,9 @@ class ExpertsCase {
         "next_sums", static_cast<size_t>(s_.tokens) * CeilDiv(s_.hidden, 16));
   }
 
+  int UpTiles() const { return CeilDiv(RoundUp(s_.width, 8) * 2, 32); }
+  int DownTiles() const { return CeilDiv(s_.hidden, 32); }
+
   void AddGrids() {
     Graph& g = rig_.graph();
     const int count_index = s_.counted ? 1 : -1;
@@ -209,9 +213,13 @@ class ExpertsCase {
                            0,
                            s_.sigmoid,
                            s_.normalise,
-                           s_.scale};
+                           s_.scale,
+                           {},
+                           s_.wave};
+    route.row_tiles[kExpertUp] = UpTiles();
+    route.row_tiles[kExpertDown] = DownTiles();
     const std::vector<Operand> tables = {logits_,  drawn_, pairs_,     counts_,     pairs_,    counts_,
-                                         bases_, pair_slot_, slot_token_, table_, tile_count_, count_};
+                                         bases_, pair_slot_, slot_token_, table_, tile_count_, count_, splits_};
     const int variant = Storage<T>::kVariant;
     g.Call<Route>("choose", tables, route, {choosing}, variant).Notify(chosen, {At(0)});
     route.groups = 1;
@@ -219,12 +227,10 @@ class ExpertsCase {
         .Wait(chosen, {IndexRange(0, choosing)})
         .Notify(routed_, {0});
     const Expr tiles = g.Load(tile_count_, {0}) * Min(tokens_, 1);
-    const int up_tiles = CeilDiv(RoundUp(s_.width, 8) * 2, 32), down_tiles = CeilDiv(s_.hidden, 32);
     const EventId act_done = g.AddEvents("act_done", {std::max(tiles_, 1)});
     const EventId down_done = g.AddEvents("down_done", {1});
     LinearParams linear = {};
     linear.tile_rows = 32;
-    linear.tiles = s_.together;
     linear.count_index = -1;
     linear.rows = 2 * s_.width;
     linear.k = s_.hidden;
@@ -232,8 +238,8 @@ class ExpertsCase {
     linear.output_stride = s_.width;
     linear.norm_size = s_.hidden;
     linear.epsilon = 1e-5f;
-    linear.expert_tiles = up_tiles;
-    linear.gathers = 1;
+    linear.expert_tiles = UpTiles();
+    linear.gathers = kExpertUp;
     std::vector<Operand> operands(Linear::kInfo.operand_count, Operand(gain_));
     for (int unused : {LinearOperand::kOutput, LinearOperand::kResidual, LinearOperand::kNext,
                        LinearOperand::kNextSums, LinearOperand::kBest}) {
@@ -248,18 +254,18 @@ class ExpertsCase {
     operands[LinearOperand::kOutput] = act;
     operands[LinearOperand::kTiles] = table_;
     operands[LinearOperand::kSlotToken] = slot_token_;
-    g.Call<Linear>("gate_up", operands, linear, {tiles, CeilDiv(up_tiles, s_.together)}, variant)
+    g.Call<Linear>("gate_up", operands, linear, {tiles, g.Load(splits_, {int{kExpertUp}})}, variant)
         .Wait(routed_, {0})
         .Notify(act_done, {At(0)});
     linear.rows = linear.output_stride = s_.hidden;
     linear.k = s_.width;
     linear.epilogue = LinearParams::kStore;
     linear.norm_size = linear.gathers = 0;
-    linear.expert_tiles = down_tiles;
+    linear.expert_tiles = DownTiles();
     operands[LinearOperand::kWeight] = down_;
     operands[LinearOperand::kInput] = act;
     operands[LinearOperand::kOutput] = outputs_;
-    g.Call<Linear>("down", operands, linear, {tiles, CeilDiv(down_tiles, s_.together)}, variant)
+    g.Call<Linear>("down", operands, linear, {tiles, g.Load(splits_, {int{kExpertDown}})}, variant)
         .Wait(act_done, {At(0)})
         .Notify(down_done, {0});
     g.Call<Combine>("combine",
@@ -303,6 +309,16 @@ class ExpertsCase {
       group += CeilDiv(count, 8);
     }
     REQUIRE(table[tile * 4 + 1] == group);
+    // All row tiles of an expert have a task.
+    const std::vector<i32> splits = rig_.template Get<i32>(splits_);
+    for (int i = 0; i < tile; ++i) {
+      ExpertTile line;
+      std::memcpy(&line, &table[i * 4], sizeof(line));
+      REQUIRE(splits[kExpertUp] * line.rows[kExpertUp] >= UpTiles());
+      REQUIRE((splits[kExpertUp] - 1) * line.rows[kExpertUp] < UpTiles());
+      REQUIRE(splits[kExpertDown] * line.rows[kExpertDown] >= DownTiles());
+      REQUIRE((splits[kExpertDown] - 1) * line.rows[kExpertDown] < DownTiles());
+    }
     REQUIRE(rig_.template Get<i32>(tile_count_)[0] == std::max(tile, 1));
     // A pair's slot is one of its expert's that holds its token, and nobody else's.
     std::vector<int> used(slots_ + 1, 0);
@@ -406,7 +422,7 @@ class ExpertsCase {
   Expr tokens_;
   DimRef dim_;
   EventId routed_;
-  TensorId count_, logits_, drawn_, pairs_, counts_, bases_, pair_slot_, slot_token_, table_, tile_count_;
+  TensorId count_, logits_, drawn_, pairs_, counts_, bases_, pair_slot_, slot_token_, table_, tile_count_, splits_;
   TensorId input_, sums_, gate_up_, down_, act_, outputs_, shared_, gain_, x_, next_, next_sums_;
 };
 
