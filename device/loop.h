@@ -137,7 +137,7 @@ template <TaskWaits kWaits, class P, class W, class Enter, class Visit>
 EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) {
   const i32 workers = static_cast<i32>(w.workers);
   i32 base = 0;  // the worker that takes the grid's first task
-  u64 seen = 0;  // a bit per event whose publication holds for the whole step and has been awaited
+  u32 seen = 0;  // a bit per event whose publication holds for the whole step and has been awaited
   for (int section = 0; section < p.Sections(); ++section) {
     for (i32 layer = 0; layer < p.Layers(section); ++layer) {
       const int end = p.FirstGrid(section) + p.GridCount(section);
@@ -162,10 +162,10 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
           }
           for (i32 i = 0; i < waits; ++i) {
             ElementBox box;
-            u64 bit = 0;
+            u32 bit = 0;
             if (first) {
               box = p.Publication(w.step, grid, layer, i);
-              bit = p.StepWide(grid, i) && box.event < 64 ? u64{1} << box.event : 0;
+              bit = p.StepWide(grid, i) && box.event < 32 ? u32{1} << box.event : 0;
               if (seen & bit) continue;
             } else {
               box = WaitAt<kWaits>(p, w.step, grid, turn, at, i);

@@ -71,83 +71,107 @@ struct Route {
     const Params& p = t.params();
     const i32 tokens =
         p.count_index < 0 ? t.Dim(p.tokens) : t.Operand<const i32>(kCount)[p.count_index];
-    if (!p.groups || tokens <= kTokens) {
-      const i32 first = p.groups ? 0 : t.at.at[0] * kTokens;
-      Choose(w, t, first, Min(tokens - first, kTokens));
-    }
-    if (p.groups) Group(w, t, tokens);
+    Memory& m = *reinterpret_cast<Memory*>(w.Scratch());
+    const bool alone = p.groups && tokens <= kTokens;
+    if (!p.groups || alone) Choose(w, t, m, tokens);
+    if (p.groups) Group(w, t, m, tokens, alone);
   }
 
  private:
-  static constexpr i32 kKeys = 3072;  // logits in memory at once
+  static constexpr i32 kLogitsAtOnce = 2048;
+  static constexpr i32 kPairsHere = 128;  // of a task that chooses, that fit; others lie in the tensor at once
+  static constexpr i32 kChoices = 16;     // of row tiles for a task that are compared
   static constexpr float kLog2E = 1.4426950408889634f;
-  static_assert(kKeys >= kMaxExperts);
-  static_assert((kKeys + 2 * kTokens) * 4 <= static_cast<i32>(kScratchBytes), "Choose");
-  static constexpr i32 kChoices = 16;  // of row tiles for a task that are compared
-  static_assert((3 * kMaxExperts + 2 + kExpertLinears * kChoices) * 4 <= static_cast<i32>(kScratchBytes), "Group");
+  static_assert(kLogitsAtOnce >= kMaxExperts);
 
-  // Chooses for tokens [first, first + count), a group of 8, as many at a time as fit.
+  // What the task's threads share: memory of the step is a trip to the L2 away each time.
+  struct Memory {
+    RoutedPair pairs[kPairsHere];
+    i32 slots[kMaxExperts];  // of each expert, then those before it
+    i32 tiles[kMaxExperts];  // likewise
+    i32 pairs_of[kMaxExperts];
+    i32 sums[2];  // of slots and tiles
+    u32 costs[kExpertLinears * kChoices];
+    float top[kTokens], factor[kTokens];
+    union {
+      float logits[kLogitsAtOnce];  // then scores
+      i32 bases[kLogitsAtOnce];     // kBases, if they fit
+    };
+  };
+  static_assert(sizeof(Memory) <= kScratchBytes, "Route");
+
+  // Chooses for the 8 tokens of the task, as many at a time as fit.
   template <class W>
-  static EVT_FN void Choose(W& w, const Task<Params>& t, i32 first, i32 count) {
+  static EVT_FN void Choose(W& w, const Task<Params>& t, Memory& m, i32 tokens) {
     const Params& p = t.params();
-    const i32 most = Min(kKeys / p.experts, kTokens);
+    const i32 first = p.groups ? 0 : t.at.at[0] * kTokens;
+    const i32 count = Min(tokens - first, kTokens), all = count * p.top_k;
+    RoutedPair* out = t.Operand<RoutedPair>(kPairs) + static_cast<i64>(first) * p.top_k;
+    RoutedPair* pairs = all <= kPairsHere ? m.pairs : out;
+    w.Parallel(p.experts, [&](i32 expert) { m.pairs_of[expert] = 0; });
+    const i32 most = Min(kLogitsAtOnce / p.experts, kTokens);
     EVT_ROLLED
     for (i32 done = 0; done < count; done += most) {
-      const i32 n = Min(most, count - done);
-      Rank(w, t, first + done, n);
-      Weigh(w, t, first + done, n);
+      ChooseSome(w, t, m, first + done, Min(most, count - done), pairs + done * p.top_k);
     }
     w.Sync();
-    RoutedPair* pairs = t.Operand<RoutedPair>(kPairs) + static_cast<i64>(first) * p.top_k;
-    i32* counts = t.Operand<i32>(kCounts) + static_cast<i64>(first / kTokens) * p.experts;
-    w.Parallel(p.experts, [&](i32 expert) {
-      i32 order = 0;
-      EVT_ROLLED
-      for (i32 i = 0; i < count * p.top_k; ++i) {
-        if (pairs[i].expert == expert) pairs[i].order = order++;
+    w.Parallel(all, [&](i32 i) {
+      const i32 expert = pairs[i].expert;
+      i32 before = 0, same = 0;
+      for (i32 k = 0; k < all; ++k) {
+        const i32 one = pairs[k].expert == expert ? 1 : 0;
+        same += one;
+        before += k < i ? one : 0;
       }
-      counts[expert] = order;
+      if (before == 0) m.pairs_of[expert] = same;
+      pairs[i].order = before;
+      out[i] = {expert, before, pairs[i].weight, 0};
     });
+    if (p.groups) return;  // nobody reads them
+    w.Sync();
+    i32* counts = t.Operand<i32>(kCounts) + static_cast<i64>(first / kTokens) * p.experts;
+    w.Parallel(p.experts, [&](i32 expert) { counts[expert] = m.pairs_of[expert]; });
   }
 
-  static EVT_FN const float* LogitsOf(const Task<Params>& t, i32 token) {
-    return t.Operand<const float>(kLogits) + static_cast<i64>(token) * t.params().logits_stride;
-  }
-
-  // The expert of every rank, and each token's best logit in memory[kKeys ...]. An expert's rank is
-  // the number of those before it: no step depends on the one before.
+  // The experts and weights of n tokens.
   template <class W>
-  static EVT_FN void Rank(W& w, const Task<Params>& t, i32 first, i32 n) {
+  static EVT_FN void ChooseSome(W& w, const Task<Params>& t, Memory& m, i32 first, i32 n, RoutedPair* pairs) {
     const Params& p = t.params();
-    const i32 experts = p.experts;
-    u32* keys = reinterpret_cast<u32*>(w.Scratch());
-    float* top = reinterpret_cast<float*>(w.Scratch()) + kKeys;
-    RoutedPair* pairs = t.Operand<RoutedPair>(kPairs);
-    const i32* drawn = t.Operand<const i32>(kDrawn);
+    const i32 experts = p.experts, top_k = p.top_k;
+    const float* from = t.Operand<const float>(kLogits) + static_cast<i64>(first) * p.logits_stride;
     w.Sync();
-    w.Parallel(n * experts,
-               [&](i32 i) { keys[i] = OrderKey(LogitsOf(t, first + i / experts)[i % experts]); });
+    w.Fetch(
+        n * experts, [&](i32 i) { return from[i / experts * p.logits_stride + i % experts]; },
+        [&](i32 i, float logit) { m.logits[i] = logit; });
+    if (p.draws > 0) {
+      const i32* drawn = t.Operand<const i32>(kDrawn);
+      const u64 line = t.step.header->step * kDrawsOfStep + static_cast<u32>(first);
+      w.Parallel(n * top_k, [&](i32 i) {
+        const u64 at = (line + static_cast<u32>(i / top_k)) % static_cast<u32>(p.draws);
+        pairs[i].spare = drawn[static_cast<i64>(at) * top_k + i % top_k];
+      });
+    }
     w.Sync();
-    w.Parallel(n * experts, [&](i32 i) {
-      const i32 token = first + i / experts, expert = i % experts;
-      const u32* row = keys + i / experts * experts;
-      const u32 key = row[expert];
-      i32 rank = 0;
-      for (i32 e = 0; e < experts; ++e) {
-        // Those before it win ties. No key is so large that adding 1 overflows.
-        rank += row[e] + (e < expert ? 1u : 0u) > key ? 1 : 0;
-      }
-      if (rank == 0) top[i / experts] = LogitsOf(t, token)[expert];
-      if (rank >= p.top_k) return;
-      i32 chosen = expert;
-      if (p.draws > 0) {
-        const u64 line = t.step.header->step * kDrawsOfStep + static_cast<u32>(token);
-        const i32 other = drawn[static_cast<i64>(line % static_cast<u32>(p.draws)) * p.top_k + rank];
-        if (other >= 0) chosen = other;
-      }
-      RoutedPair& pair = pairs[static_cast<i64>(token) * p.top_k + rank];
-      pair.expert = Min(chosen, experts - 1);
-      pair.spare = 0;
+    w.TopOfRows(
+        n, experts, top_k, [&](i32 row, i32 i) { return OrderKey(m.logits[row * experts + i]); },
+        [&](i32 row, i32 rank, i32 expert) {
+          if (rank == 0) m.top[row] = m.logits[row * experts + expert];
+          RoutedPair& pair = pairs[row * top_k + rank];
+          const bool draws = p.draws > 0 && pair.spare >= 0;
+          pair.expert = draws ? Min(pair.spare, experts - 1) : expert;
+        });
+    w.Sync();
+    w.Parallel(n * experts, [&](i32 i) { m.logits[i] = Score(p, m.logits[i], m.top[i / experts]); });
+    w.Sync();
+    const i32 summed = p.normalise ? top_k : p.sigmoid ? 0 : experts;
+    w.RowSums(
+        n, summed,
+        [&](i32 row, i32 k) { return m.logits[row * experts + (p.normalise ? pairs[row * top_k + k].expert : k)]; },
+        [&](i32 row, float sum) { m.factor[row] = summed > 0 ? Divide(p.scale, sum) : p.scale; });
+    w.Sync();
+    w.Parallel(n * top_k, [&](i32 i) {
+      const i32 row = i / top_k;
+      pairs[i].weight = Multiply(m.logits[row * experts + pairs[i].expert], m.factor[row]);
     });
   }
 
@@ -157,71 +181,64 @@ struct Route {
     return logit == top ? 1.0f : Exp2(Multiply(Add(logit, -top), kLog2E));
   }
 
+  // Slots of all pairs, and the table of tiles. alone: this task has chosen, and nobody else.
   template <class W>
-  static EVT_FN void Weigh(W& w, const Task<Params>& t, i32 first, i32 n) {
+  static EVT_FN void Group(W& w, const Task<Params>& t, Memory& m, i32 tokens, bool alone) {
     const Params& p = t.params();
-    const float* top = reinterpret_cast<const float*>(w.Scratch()) + kKeys;
-    float* factor = reinterpret_cast<float*>(w.Scratch()) + kKeys + kTokens;
-    RoutedPair* pairs = t.Operand<RoutedPair>(kPairs) + static_cast<i64>(first) * p.top_k;
-    w.Sync();
-    const i32 summed = p.normalise ? p.top_k : p.sigmoid ? 0 : p.experts;
-    w.RowSums(
-        n, summed,
-        [&](i32 i, i32 k) {
-          const i32 expert = p.normalise ? pairs[i * p.top_k + k].expert : k;
-          return Score(p, LogitsOf(t, first + i)[expert], top[i]);
-        },
-        [&](i32 i, float sum) { factor[i] = summed > 0 ? Divide(p.scale, sum) : p.scale; });
-    w.Sync();
-    w.Parallel(n * p.top_k, [&](i32 i) {
-      const i32 token = i / p.top_k;
-      const float score = Score(p, LogitsOf(t, first + token)[pairs[i].expert], top[token]);
-      pairs[i].weight = Multiply(score, factor[token]);
-    });
-  }
-
-  // Slots of all pairs, and the table of tiles.
-  template <class W>
-  static EVT_FN void Group(W& w, const Task<Params>& t, i32 tokens) {
-    const Params& p = t.params();
-    i32* slots = reinterpret_cast<i32*>(w.Scratch());  // of each expert, then those before it
-    i32* tiles = slots + kMaxExperts;                  // likewise
-    i32* pairs_of = slots + 2 * kMaxExperts;
-    i32* sums = slots + 3 * kMaxExperts;
     const i32 groups = CeilDiv(tokens, kTokens);
-    const i32* counts = t.Operand<const i32>(kAllCounts);
-    i32* bases = t.Operand<i32>(kBases);
+    i32* bases = alone || groups * p.experts <= kLogitsAtOnce ? m.bases : t.Operand<i32>(kBases);
     w.Sync();
+    if (!alone) Count(w, t, m, groups, bases);
     w.Parallel(p.experts, [&](i32 expert) {
-      i32 sum = 0;
-      for (i32 g = 0; g < groups; ++g) {
-        const i64 at = static_cast<i64>(g) * p.experts + expert;
-        bases[at] = sum;
-        sum += counts[at];
-      }
-      pairs_of[expert] = sum;
-      slots[expert] = RoundUp(sum, 8);
-      tiles[expert] = CeilDiv(sum, kExpertTileSlots);
+      m.slots[expert] = RoundUp(m.pairs_of[expert], 8);
+      m.tiles[expert] = CeilDiv(m.pairs_of[expert], kExpertTileSlots);
     });
-    ScanExclusive(w, slots, 2, kMaxExperts, p.experts, sums);
-    const RoutedPair* pairs = t.Operand<const RoutedPair>(kAllPairs);
+    ScanExclusive(w, m.slots, 2, kMaxExperts, p.experts, m.sums);
+    const bool here = alone && tokens * p.top_k <= kPairsHere;
+    const RoutedPair* pairs = here    ? m.pairs
+                              : alone ? t.Operand<const RoutedPair>(kPairs)
+                                      : t.Operand<const RoutedPair>(kAllPairs);
     i32* pair_slot = t.Operand<i32>(kPairSlot);
     i32* slot_token = t.Operand<i32>(kSlotToken);
-    w.Parallel(tokens * p.top_k, [&](i32 i) {
-      const i32 token = i / p.top_k, expert = pairs[i].expert;
-      const i32 slot = slots[expert] + pairs[i].order +
-                       bases[static_cast<i64>(token / kTokens) * p.experts + expert];
-      pair_slot[i] = slot;
-      slot_token[slot] = token;
+    w.Fetch(
+        tokens * p.top_k, [&](i32 i) { return pairs[i]; },
+        [&](i32 i, const RoutedPair& pair) {
+          const i32 token = i / p.top_k;
+          i32 slot = m.slots[pair.expert] + pair.order;
+          if (!alone) slot += bases[token / kTokens * p.experts + pair.expert];
+          pair_slot[i] = slot;
+          slot_token[slot] = token;
+        });
+    Compare(w, p, m);
+    Tabulate(w, t, m);
+  }
+
+  // Adds the counts of groups of tokens: all of each expert, and those before each group.
+  template <class W>
+  static EVT_FN void Count(W& w, const Task<Params>& t, Memory& m, i32 groups, i32* bases) {
+    constexpr i32 kAtOnce = 8;  // loads on their way
+    const i32 experts = t.params().experts;
+    const i32* counts = t.Operand<const i32>(kAllCounts);
+    w.Parallel(experts, [&](i32 expert) {
+      i32 sum = 0;
+      EVT_ROLLED
+      for (i32 first = 0; first < groups; first += kAtOnce) {
+        i32 count[kAtOnce];
+        for (i32 k = 0; k < kAtOnce; ++k) count[k] = first + k < groups ? counts[(first + k) * experts + expert] : 0;
+        for (i32 k = 0; k < kAtOnce; ++k) {
+          if (first + k < groups) bases[(first + k) * experts + expert] = sum;
+          sum += count[k];
+        }
+      }
+      m.pairs_of[expert] = sum;
     });
-    u32* costs = reinterpret_cast<u32*>(sums + 2);
-    Compare(w, p, sums[1], costs);
-    Tabulate(w, t, {slots, tiles, pairs_of, sums[0], sums[1], costs});
+    w.Sync();
   }
 
   // What the expert linears' tasks would cost if each took so many row tiles, and how many those are: the choices.
   template <class W>
-  static EVT_FN void Compare(W& w, const Params& p, i32 tiles, u32* costs) {
+  static EVT_FN void Compare(W& w, const Params& p, Memory& m) {
+    const i32 tiles = m.sums[1];
     const i32 wave = p.wave > 0 ? p.wave : static_cast<i32>(w.workers);
     w.Parallel(kExpertLinears * kChoices, [&](i32 i) {
       const i32 row_tiles = p.row_tiles[i / kChoices];
@@ -231,7 +248,7 @@ struct Route {
       const i32 waves = CeilDiv(tiles * CeilDiv(row_tiles, rows), wave);
       // In halves of a row tile's time: a task's beginning and end are one, and the last one to end
       // may be half a task late.
-      costs[i] = static_cast<u32>(waves * (2 * rows + 2) + rows) << 12 | static_cast<u32>(Min(rows, 4095));
+      m.costs[i] = static_cast<u32>(waves * (2 * rows + 2) + rows) << 12 | static_cast<u32>(Min(rows, 4095));
     });
     w.Sync();
   }
@@ -242,34 +259,28 @@ struct Route {
     return static_cast<i32>(best & 4095);
   }
 
-  struct Grouping {
-    const i32 *slots, *tiles, *pairs;  // by expert: first slot, first tile, pairs
-    i32 all_slots, all_tiles;
-    const u32* costs;  // of each expert linear's choices
-  };
-
+  // Each expert's lines, and one behind them.
   template <class W>
-  static EVT_FN void Tabulate(W& w, const Task<Params>& t, const Grouping& g) {
+  static EVT_FN void Tabulate(W& w, const Task<Params>& t, const Memory& m) {
     const Params& p = t.params();
     ExpertTile* table = t.Operand<ExpertTile>(kTiles);
-    const i32 down = Cheapest(g.costs), up = Cheapest(g.costs + kChoices);
-    w.Parallel(g.all_tiles + 1, [&](i32 i) {
-      if (i == g.all_tiles) {
-        table[i] = {0, g.all_slots / 8, 0, {}};
+    const i32 down = Cheapest(m.costs), up = Cheapest(m.costs + kChoices);
+    w.Parallel(p.experts + 1, [&](i32 expert) {
+      if (expert == p.experts) {
+        table[m.sums[1]] = {0, m.sums[0] / 8, 0, {}};
+        // What extents are made of is at least 1: a step without tokens has no tasks for another reason.
+        t.Operand<i32>(kTileCount)[0] = Max(m.sums[1], 1);
+        i32* splits = t.Operand<i32>(kSplits);
+        splits[kExpertDown] = CeilDiv(p.row_tiles[kExpertDown], down);
+        splits[kExpertUp] = CeilDiv(p.row_tiles[kExpertUp], up);
         return;
       }
-      const i32 expert = FindSpan(g.tiles, p.experts, i);
-      const i32 first = (i - g.tiles[expert]) * kExpertTileSlots;
-      table[i] = {expert, (g.slots[expert] + first) / 8,
-                  Min(g.pairs[expert] - first, kExpertTileSlots),
-                  {static_cast<u16>(down), static_cast<u16>(up)}};
-    });
-    // What extents are made of is at least 1: a step without tokens has no tasks for another reason.
-    w.Parallel(1, [&](i32) {
-      t.Operand<i32>(kTileCount)[0] = Max(g.all_tiles, 1);
-      i32* splits = t.Operand<i32>(kSplits);
-      splits[kExpertDown] = CeilDiv(p.row_tiles[kExpertDown], down);
-      splits[kExpertUp] = CeilDiv(p.row_tiles[kExpertUp], up);
+      ExpertTile* lines = table + m.tiles[expert];
+      EVT_ROLLED
+      for (i32 first = 0; first < m.pairs_of[expert]; first += kExpertTileSlots) {
+        *lines++ = {expert, (m.slots[expert] + first) / 8, Min(m.pairs_of[expert] - first, kExpertTileSlots),
+                    {static_cast<u16>(down), static_cast<u16>(up)}};
+      }
     });
   }
 };

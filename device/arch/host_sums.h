@@ -5,6 +5,8 @@
 
 namespace eventide {
 
+inline constexpr i32 kMostInRow = 1024;  // values of a row of TopOfRows
+
 template <class Load>
 EVT_FN float LaneSum(i32 row, i32 n, const Load& load) {
   constexpr i32 kLaneCount = 32;
@@ -17,6 +19,26 @@ EVT_FN float LaneSum(i32 row, i32 n, const Load& load) {
     for (i32 l = 0; l < distance; ++l) lane[l] = Add(lane[l], lane[l + distance]);
   }
   return lane[0];
+}
+
+// A row of TopOfRows of port_example.h.
+template <class Key, class Store>
+EVT_FN void TopOfRow(i32 row, i32 n, i32 k, const Key& key, const Store& store) {
+  u32 taken[kMostInRow / 32] = {};
+  for (i32 rank = 0; rank < k; ++rank) {
+    i32 best = -1;
+    u32 most = 0;
+    for (i32 i = 0; i < n; ++i) {
+      if (taken[i / 32] >> (i % 32) & 1) continue;
+      const u32 mine = key(row, i);
+      if (best >= 0 && mine <= most) continue;
+      best = i;
+      most = mine;
+    }
+    if (best < 0) return;
+    taken[best / 32] |= 1u << (best % 32);
+    store(row, rank, best);
+  }
 }
 
 // ScanRows of port_example.h.

@@ -125,6 +125,58 @@ struct GpuCompute : GpuWorkerBase<Port> {
 #pragma unroll 1
     for (i32 i = static_cast<i32>(thread); i < n; i += kComputeThreads) f(i);
   }
+  template <class Load, class Store>
+  EVT_FN void Fetch(i32 n, const Load& load, const Store& store) {
+    constexpr i32 kAtOnce = 4;
+    using Value = decltype(load(0));
+#pragma unroll 1
+    for (i32 first = static_cast<i32>(thread); first < n; first += kAtOnce * static_cast<i32>(kComputeThreads)) {
+      Value values[kAtOnce];
+#pragma unroll
+      for (i32 k = 0; k < kAtOnce; ++k) {
+        // Not under a condition, which takes registers that linears need.
+        values[k] = load(Min(first + k * static_cast<i32>(kComputeThreads), n - 1));
+      }
+#pragma unroll
+      for (i32 k = 0; k < kAtOnce; ++k) {
+        const i32 i = first + k * static_cast<i32>(kComputeThreads);
+        if (i < n) store(i, values[k]);
+      }
+    }
+  }
+  // A warp a row. Each lane knows the best of its keys; the warp takes the best of these and its lane looks for its next.
+  template <class Key, class Store>
+  EVT_FN void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store) {
+#pragma unroll 1
+    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kComputeWarps) {
+      u32 taken = 0, best = 0;
+      u32 at = ~0u;  // none left
+      bool looks = true;
+#pragma unroll 1
+      for (i32 rank = 0; rank < k; ++rank) {
+        if (looks) {
+          best = 0;
+          at = ~0u;
+#pragma unroll 4
+          for (u32 i = Lane(); i < static_cast<u32>(n); i += 32) {
+            const u32 mine = key(row, static_cast<i32>(i));
+            if ((taken >> i / 32 & 1) == 0 && (at == ~0u || mine > best)) {
+              best = mine;
+              at = i;
+            }
+          }
+        }
+        const u32 most = __reduce_max_sync(0xffffffffu, best);
+        const u32 chosen = __reduce_min_sync(0xffffffffu, best == most ? at : ~0u);
+        looks = at == chosen;
+        if (looks) {
+          taken |= 1u << at / 32;
+          store(row, rank, static_cast<i32>(at));
+        }
+        __syncwarp();
+      }
+    }
+  }
   template <i32 kTogether = 1, class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     if (kTogether > 1 && rows > kTogether / 2 * kComputeWarps) {
@@ -133,25 +185,30 @@ struct GpuCompute : GpuWorkerBase<Port> {
       RowsAtOnce<1>(rows, n, load, store);
     }
   }
+  // A warp an array. Each lane adds neighbouring values, an odd number of them, so that lanes are in different banks.
   EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
     const i32 array = static_cast<i32>(thread / 32), lane = static_cast<i32>(Lane());
     if (array >= arrays) return;
-    i32 carry = 0;
+    const i32 each = CeilDiv(n, 32) | 1;
+    i32* mine = values + array * stride + lane * each;
+    const i32 count = Min(n - lane * each, each);
+    i32 own = 0;
 #pragma unroll 1
-    for (i32 first = 0; first < n; first += 32) {
-      i32* at = values + array * stride + first + lane;
-      const bool mine = first + lane < n;
-      const i32 value = mine ? *at : 0;
-      i32 sum = value;
+    for (i32 i = 0; i < count; ++i) own += mine[i];
+    i32 sum = own;
 #pragma unroll 1
-      for (i32 offset = 1; offset < 32; offset *= 2) {
-        const i32 before = __shfl_up_sync(0xffffffffu, sum, static_cast<u32>(offset));
-        if (lane >= offset) sum += before;
-      }
-      if (mine) *at = carry + sum - value;
-      carry += __shfl_sync(0xffffffffu, sum, 31);
+    for (i32 offset = 1; offset < 32; offset *= 2) {
+      const i32 before = __shfl_up_sync(0xffffffffu, sum, static_cast<u32>(offset));
+      if (lane >= offset) sum += before;
     }
-    if (lane == 0) totals[array] = carry;
+    if (lane == 31) totals[array] = sum;
+    sum -= own;
+#pragma unroll 1
+    for (i32 i = 0; i < count; ++i) {
+      const i32 value = mine[i];
+      mine[i] = sum;
+      sum += value;
+    }
   }
   EVT_FN void Sync() {
     asm volatile("barrier.sync 1, %0;" ::"n"(kComputeThreads) : "memory");

@@ -79,6 +79,15 @@ struct ExampleWorker {
   // last to arrive merges". Includes Sync before and after.
   u32 Arrive(u32* counter);
 
+  // Parallel, f(i) being store(i, load(i)): loads of several i are on their way before their
+  // first store, and i's may come twice.
+  template <class Load, class Store>
+  void Fetch(i32 n, const Load& load, const Store& store);
+  // The k largest of n <= 1024 keys (u32) of each row: store(row, rank, i) is called once per rank by one thread, that of
+  // the largest first; equal keys in the order of i. key(row, i) is read until the row's last store. No barrier.
+  template <class Key, class Store>
+  void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store);
+
   // The sum of n values of each row, in a fixed tree: 32 virtual lanes, lane l adds i = l, l + 32, ... in
   // order, then lanes are added pairwise (l and l + 16, then + 8, + 4, + 2, + 1). load(row, i) gives a
   // value; store(row, sum) is called once per row by one thread. No barrier.

@@ -259,6 +259,14 @@ struct SimWorker {
   EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
     ScanRowsInTurn(values, arrays, stride, n, totals);
   }
+  template <class Load, class Store>
+  EVT_FN void Fetch(i32 n, const Load& load, const Store& store) {
+    Parallel(n, [&](i32 i) { store(i, load(i)); });
+  }
+  template <class Key, class Store>
+  EVT_FN void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store) {
+    Parallel(rows, [&](i32 row) { TopOfRow(row, n, k, key, store); });
+  }
   template <i32 = 1, class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     Parallel(rows, [&](i32 row) { store(row, LaneSum(row, n, load)); });
