@@ -126,6 +126,11 @@ EVT_FN bool AwaitTask(const P& p, W& w, i32 grid, const Coord& at) {
   return true;
 }
 
+template <class P>
+EVT_FN int EndOf(const P& p, int section) {
+  return p.FirstGrid(section) + p.GridCount(section);
+}
+
 // Calls enter(grid, coord, flags), unless it says no waits for the task, and calls visit(grid, coord, flags),
 // for every task of this worker, in linear order. Every worker takes tasks in that order under every policy,
 // so the oldest unfinished task can always run (docs/design.md).
@@ -139,9 +144,9 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
   i32 base = 0;  // the worker that takes the grid's first task
   u32 seen = 0;  // a bit per event whose publication holds for the whole step and has been awaited
   for (int section = 0; section < p.Sections(); ++section) {
-    for (i32 layer = 0; layer < p.Layers(section); ++layer) {
-      const int end = p.FirstGrid(section) + p.GridCount(section);
-      for (int grid = p.FirstGrid(section); grid < end; ++grid) {
+    // Opaque: worked out at every turn, since registers are for the tasks between.
+    for (i32 layer = 0; layer < p.Layers(Opaque(section)); ++layer) {
+      for (int grid = p.FirstGrid(section); grid < EndOf(p, Opaque(section)); ++grid) {
         GridTurn turn = w.TurnOf(p, grid);
         i32 index = static_cast<i32>(w.worker) - base;
         if (index < 0) index += workers;

@@ -246,9 +246,9 @@ struct Route {
       const i32 split = Max((i % kChoices + 1) * wave / (4 * Max(tiles, 1)), 1);
       const i32 rows = CeilDiv(row_tiles, split);
       const i32 waves = CeilDiv(tiles * CeilDiv(row_tiles, rows), wave);
-      // In halves of a row tile's time: a task's beginning and end are one, and the last one to end
-      // may be half a task late.
-      m.costs[i] = static_cast<u32>(waves * (2 * rows + 2) + rows) << 12 | static_cast<u32>(Min(rows, 4095));
+      // In halves of a row tile's time: a task's beginning and end are two row tiles, and the last task to end
+      // may be half of one late.
+      m.costs[i] = static_cast<u32>(waves * (2 * rows + 4) + rows) << 12 | static_cast<u32>(Min(rows, 4095));
     });
     w.Sync();
   }

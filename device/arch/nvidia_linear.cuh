@@ -113,6 +113,9 @@ class GpuLinearTile {
       } else {
         Pages<2>(w, steps, b, input_left, input_steps, keeps);
       }
+    } else if (blocks_ == 2 && tokens_ <= 16 && steps % weight_steps == 0) {
+      step = steps;
+      TwoGroups(w, steps, keeps);
     }
 #pragma unroll 1
     while (step < steps) {
@@ -289,6 +292,41 @@ class GpuLinearTile {
     }
     // For steps that follow: as the loop over those has it.
     b -= thread_ / 16 % 2 * kStepBytes;
+  }
+
+  // Whole pages of weights of 32 rows with 9 to 16 tokens. A page of activations has two pages of weights' steps.
+  template <class W>
+  EVT_FN void TwoGroups(W& w, i32 steps, bool keeps) {
+    constexpr i32 kPage = StepsPerPage(32, sizeof(T));
+    static_assert(kPage == 2 && kPageBytes == 2 * kPage * 2 * kStepBytes);
+    const u32 mine = thread_ / 32 * 2 * kFragmentBytes + thread_ % 32 * 16;
+    u32 b = 0, piece = 0;
+    bool first = true;  // of the page of activations
+#pragma unroll 1
+    for (; steps > 0; steps -= kPage) {
+      const u32 a = w.TakeShared(kLaneStream).x + mine;
+      uint4 rows[kPage][2];
+#pragma unroll
+      for (i32 i = 0; i < 2 * kPage; ++i) {
+        rows[i / 2][i % 2] = LoadShared16(a + static_cast<u32>(i / 2 * kSegments * 2 + i % 2) * kFragmentBytes);
+      }
+      if (first) {
+        const uint2 page = w.TakeShared(kLaneInput);
+        // Lanes 16 to 31 of the load of four matrices: the next step.
+        b = page.x + thread_ / 32 * 256 + thread_ % 16 * 16 + thread_ / 16 % 2 * kStepBytes;
+        piece = page.y;
+      }
+#pragma unroll
+      for (i32 g = 0; g < 2; ++g) {
+        const uint4 m = LoadMatrices(b + static_cast<u32>(g) * piece);
+        Group<2>(g, rows[0], m.x, m.y);
+        Group<2>(g, rows[1], m.z, m.w);
+      }
+      b += kPage * kStepBytes;
+      first = !first || steps == kPage;
+      if (first && !keeps) w.Drop(kLaneInput);
+      w.Drop(kLaneStream);
+    }
   }
 
   // Whole pages of weights of 32 rows with more than 16 tokens, of which kUsed groups may be there: what the others
