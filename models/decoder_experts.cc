@@ -99,19 +99,28 @@ class Builder {
     call->params.norm_size = c_.hidden;
   }
 
+  // With up to a tile of tokens, a task has 8 of them: its rows are few, and what waits for it is one chain.
   void Router() {
+    // Not where only the device knows how many tokens there are: events are found by coordinates.
+    const Expr each = exits_ ? Expr(tile_) : tile_ - (tile_ - 8) * Min(Max(tile_ + 1 - stay_, 0), 1);
+    const Expr token_tile = FloorDiv(At(0) * each, tile_);
+    const IndexRange tokens(At(0) * each, Min(At(0) * each + each, stay_));
     const int rows = TileRows(RoundUp(shape_.router_rows, kTileRows));
     const int row_tiles = CeilDiv(shape_.router_rows, rows);
     router_done_ = g_.AddEvents("router_done", {c_.layers, token_tiles_});
     Call call = LinearCall(LinearParams::kStore, e_.router_w.weight, shape_.router_rows, c_.hidden,
                            rows);
     TakeNorm(&call);
+    call.operands[LinearOperand::kInput] = Operand(t_.xm).Region(
+        {IndexRange(FloorDiv(At(0) * each, 8), Min(FloorDiv(At(0) * each + each, 8), CeilDiv(stay_, 8)))});
+    call.operands[LinearOperand::kSums] = Operand(t_.ssq_m).Region({tokens});
     call.operands[LinearOperand::kOutput] =
-        Operand(e_.logits).Region({TileTokens(), TileColumns(rows, shape_.router_rows)});
+        Operand(e_.logits).Region({tokens, TileColumns(rows, shape_.router_rows)});
     call.params.output_stride = shape_.router_rows;
-    g_.Call<Linear>("router", call.operands, call.params, {stay_tiles_, row_tiles}, place_.variant)
-        .Wait(place_.o_done, {Layer(), At(0)})
-        .Notify(router_done_, {Layer(), At(0)});
+    call.params.eights = !exits_;
+    g_.Call<Linear>("router", call.operands, call.params, {CeilDiv(stay_, each), row_tiles}, place_.variant)
+        .Wait(place_.o_done, {Layer(), token_tile})
+        .Notify(router_done_, {Layer(), token_tile});
   }
 
   // Beside the routing: its tasks fill the time in which nobody knows which experts to read.

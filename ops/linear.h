@@ -66,8 +66,9 @@ struct Linear {
     }
     const i32 tokens = p.count_index < 0 ? t.Dim(p.tokens)
                                          : t.Operand<const i32>(LinearOperand::kCount)[p.count_index];
-    part.token = t.at.at[0] * kTokens * Max(p.team, 1);
-    part.tokens = Min(tokens - part.token, kTokens * Max(p.team, 1));
+    const i32 each = p.eights > 0 && tokens <= kTokens ? 8 : kTokens * Max(p.team, 1);
+    part.token = t.at.at[0] * each;
+    part.tokens = Min(tokens - part.token, each);
     if (part.tokens > kTokens && p.team > 1) {
       const i32 bits = part.tokens > 2 * kTokens && p.team > 2 ? 2 : 1, mine = t.at.at[1] & ((1 << bits) - 1);
       part.tile -= mine * p.tiles;

@@ -36,6 +36,7 @@ struct LinearParams {
   i32 gathers;        // experts, their ExpertLinear: slot s takes the input and sums of token slot_token[s], not its own
   i32 team;           // 2 or 4: so many neighbouring tasks, which wait and notify alike, may share their rows and split
                       // the tokens of a tile, of which it has as many times more; no bits depend on it
+  i32 eights;         // steps of up to a tile of tokens have a task for every 8 of them: where rows make few tasks
 };
 
 // The best logit of 16 neighbouring ids, ties to the lower one.
