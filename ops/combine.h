@@ -46,7 +46,7 @@ struct Combine {
   };
 
   // Where the experts of its tokens put their outputs is looked up before these are there: every worker has passed
-  // the experts' grids, whose extents `route` published with it.
+  // the experts' grids, whose extents `route` published with it. A thread has neighbouring columns of one token.
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     const Params& p = t.params();
@@ -58,20 +58,24 @@ struct Combine {
     for (i32 rank = 0; rank < p.top_k; rank += kRanksAtOnce) {
       const i32 ranks = Min(p.top_k - rank, kRanksAtOnce);
       if (rank > 0) w.Sync();
-      w.Parallel(tokens * ranks, [&](i32 i) {
-        const i32 token = i / ranks;
-        const i64 pair = static_cast<i64>(first + token) * p.top_k + rank + i % ranks;
-        m.terms[token * kRanksAtOnce + i % ranks] = {t.Operand<const i32>(kPairSlot)[pair],
-                                                     t.Operand<const RoutedPair>(kPairs)[pair].weight};
+      w.Parallel(tokens * kRanksAtOnce, [&](i32 i) {
+        if (i % kRanksAtOnce >= ranks) return;
+        const i64 pair = static_cast<i64>(first + i / kRanksAtOnce) * p.top_k + rank + i % kRanksAtOnce;
+        m.terms[i] = {t.Operand<const i32>(kPairSlot)[pair], t.Operand<const RoutedPair>(kPairs)[pair].weight};
       });
       if (rank > 0) {
         w.Sync();
       } else if (!w.AwaitReady()) {
         return;
       }
-      w.Parallel(kTokens * kApart, [&](i32 i) {
-        if (i / kApart < tokens) Columns<T>(t, m, first, i / kApart, i % kApart, rank, ranks);
-      });
+      if (p.hidden % kEach == 0) {
+        w.Parallel(tokens * (kColumns / kEach), [&](i32 i) {
+          Columns<T, kEach>(t, m, first, i / (kColumns / kEach), i % (kColumns / kEach) * kEach, rank, ranks);
+        });
+      } else {
+        w.Parallel(tokens * kColumns,
+                   [&](i32 i) { Columns<T, 1>(t, m, first, i / kColumns, i % kColumns, rank, ranks); });
+      }
     }
     w.Sync();
     const i32 columns = Min(p.hidden - t.at.at[1] * kColumns, kColumns), blocks = CeilDiv(columns, 16);
@@ -79,10 +83,10 @@ struct Combine {
     w.Parallel(kTokens * (kColumns / 16), [&](i32 i) {
       const i32 token = i / (kColumns / 16), block = i % (kColumns / 16);
       if (token >= tokens || block >= blocks) return;
-      const float* values = m.sums + token * kColumns + block * 16;
+      const Some<float, kEach>* values = m.sums + (token * kColumns + block * 16) / kEach;
       float sum = 0.0f;
       for (i32 c = 0; c < 16; ++c) {
-        const float value = values[c];
+        const float value = values[c / kEach].at[c % kEach];
         if (block * 16 + c < columns) sum = Fma(value, value, sum);
       }
       next_sums[static_cast<i64>(first + token) * CeilDiv(p.hidden, 16) + t.at.at[1] * (kColumns / 16) + block] = sum;
@@ -90,72 +94,69 @@ struct Combine {
   }
 
  private:
-  static constexpr i32 kEach = 4;  // columns of a thread, kApart apart
-  static constexpr i32 kApart = kColumns / kEach;
+  static constexpr i32 kEach = 4;  // columns of a thread
   static constexpr i32 kRanksAtOnce = 128;
 
+  template <class V, i32 kCount>
+  struct alignas(sizeof(V) * kCount) Some {
+    V at[kCount];
+  };
   struct Term {
     i32 slot;
     float weight;
   };
   struct Memory {
-    float sums[kTokens * kColumns];
+    Some<float, kEach> sums[kTokens * kColumns / kEach];
     Term terms[kTokens * kRanksAtOnce];
   };
   static_assert(sizeof(Memory) <= kScratchBytes);
 
-  // Adds `ranks` terms from `rank` on to some columns of a token, and ends them with the last.
-  template <class T>
+  // Adds `ranks` terms from `rank` on to kCount columns of a token, and ends them with the last.
+  template <class T, i32 kCount>
   static EVT_FN void Columns(const Task<Params>& t, Memory& m, i32 first, i32 token, i32 column, i32 rank, i32 ranks) {
+    using Floats = Some<float, kCount>;
     constexpr i32 kLoads = 8;  // terms whose loads are on their way together
     const Params& p = t.params();
-    const i32 first_column = t.at.at[1] * kColumns;
-    const i32 last = Min(p.hidden - first_column, kColumns) - 1;
+    const i32 at = t.at.at[1] * kColumns + column;
+    if (at >= p.hidden) return;
     const bool ends = rank + ranks == p.top_k, shared = p.shared_gate >= 0;
-    const float* outputs = t.Operand<const float>(kOutputs) + first_column;
+    const float* outputs = t.Operand<const float>(kOutputs) + at;
     const Term* terms = m.terms + token * kRanksAtOnce;
-    float* sums = m.sums + token * kColumns;
-    const i64 row = static_cast<i64>(first + token) * p.hidden + first_column;
-    float* x = t.Operand<float>(kX) + row;
-    T* next = t.Operand<T>(kNext);
-    i32 at[kEach];
-    i64 to[kEach];
-    float sum[kEach], before[kEach], with[kEach] = {};
-    T gain[kEach];
+    Floats& here = *reinterpret_cast<Floats*>(reinterpret_cast<float*>(m.sums) + token * kColumns + column);
+    const i64 row = static_cast<i64>(first + token) * p.hidden + at;
+    Floats& x = *reinterpret_cast<Floats*>(t.Operand<float>(kX) + row);
     // All that comes from memory is asked for before any of it is needed.
-    for (i32 j = 0; j < kEach; ++j) {
-      at[j] = Min(column + j * kApart, last);
-      to[j] = ActivationIndex(p.hidden, first + token, first_column + at[j]);
-      before[j] = x[at[j]];
-      gain[j] = t.Operand<const T>(kGain)[first_column + at[j]];
-      if (shared) with[j] = t.Operand<const float>(kShared)[row + at[j]];
-      sum[j] = rank > 0 ? sums[at[j]] : 0.0f;
-    }
+    const Floats before = x;
+    const Some<T, kCount> gain = *reinterpret_cast<const Some<T, kCount>*>(t.Operand<const T>(kGain) + at);
+    Floats with = {}, sum = {};
+    if (shared) with = *reinterpret_cast<const Floats*>(t.Operand<const float>(kShared) + row);
+    if (rank > 0) sum = here;
+    auto& next = *reinterpret_cast<Some<T, kCount>*>(t.Operand<T>(kNext) + ActivationIndex(p.hidden, first + token, at));
     EVT_ROLLED
     for (i32 k = 0; k < ranks; k += kLoads) {
-      float value[kLoads][kEach];
+      Floats value[kLoads];
       for (i32 l = 0; l < kLoads; ++l) {
-        const float* from = outputs + static_cast<i64>(terms[Min(k + l, ranks - 1)].slot) * p.hidden;
-        for (i32 j = 0; j < kEach; ++j) value[l][j] = from[at[j]];
+        value[l] = *reinterpret_cast<const Floats*>(
+            outputs + static_cast<i64>(terms[Min(k + l, ranks - 1)].slot) * p.hidden);
       }
       for (i32 l = 0; l < kLoads; ++l) {
         if (k + l >= ranks) continue;
         const float weight = terms[k + l].weight;
-        for (i32 j = 0; j < kEach; ++j) sum[j] = Fma(weight, value[l][j], sum[j]);
+        for (i32 j = 0; j < kCount; ++j) sum.at[j] = Fma(weight, value[l].at[j], sum.at[j]);
       }
     }
-    const float gate = shared && ends ? Gate(t, first + token) : 0.0f;
-    for (i32 j = 0; j < kEach; ++j) {
-      if (column + j * kApart > last) continue;
-      float value = sum[j];
-      if (ends) {
-        if (shared) value = Fma(gate, with[j], value);
-        value = Add(before[j], value);
-        x[at[j]] = value;
-        next[to[j]] = Storage<T>::From(Multiply(value, ToFloat(gain[j])));
+    if (ends) {
+      const float gate = shared ? Gate(t, first + token) : 0.0f;
+      Some<T, kCount> scaled;
+      for (i32 j = 0; j < kCount; ++j) {
+        if (shared) sum.at[j] = Fma(gate, with.at[j], sum.at[j]);
+        sum.at[j] = Add(before.at[j], sum.at[j]);
+        scaled.at[j] = Storage<T>::From(Multiply(sum.at[j], ToFloat(gain.at[j])));
       }
-      sums[at[j]] = value;
+      x = sum;
+      next = scaled;
     }
+    here = sum;
   }
 
   static EVT_FN float Gate(const Task<Params>& t, i32 token) {

@@ -66,41 +66,51 @@ struct Route {
     i32 wave;                       // tasks that run at once; 0: as many as there are workers
   };
 
+  // Code is short here rather than fast: it runs once a layer, and its instructions come from the second-level cache
+  // each time, which takes longer than they do.
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     const Params& p = t.params();
     const i32 tokens =
         p.count_index < 0 ? t.Dim(p.tokens) : t.Operand<const i32>(kCount)[p.count_index];
     Memory& m = *reinterpret_cast<Memory*>(w.Scratch());
-    const bool alone = p.groups && tokens <= kTokens;
-    if (!p.groups || alone) Choose(w, t, m, tokens);
-    if (p.groups) Group(w, t, m, tokens, alone);
+    if (p.groups && tokens > kTokens) {
+      Group(w, t, m, tokens);
+      return;
+    }
+    Choose(w, t, m, tokens);
   }
 
  private:
   static constexpr i32 kLogitsAtOnce = 2048;
   static constexpr i32 kPairsHere = 128;  // of a task that chooses, that fit; others lie in the tensor at once
   static constexpr i32 kChoices = 16;     // of row tiles for a task that are compared
+  static constexpr i32 kCosts = kExpertLinears * kChoices;
   static constexpr float kLog2E = 1.4426950408889634f;
   static_assert(kLogitsAtOnce >= kMaxExperts);
 
   // What the task's threads share: memory of the step is a trip to the L2 away each time.
-  struct Memory {
-    RoutedPair pairs[kPairsHere];
-    i32 slots[kMaxExperts];  // of each expert, then those before it
-    i32 tiles[kMaxExperts];  // likewise
-    i32 pairs_of[kMaxExperts];
-    i32 sums[2];  // of slots and tiles
-    u32 costs[kExpertLinears * kChoices];
+  struct alignas(16) Memory {
+    u32 costs[kCosts];
+    i32 sums[2];  // slots and tiles
     float top[kTokens], factor[kTokens];
     union {
-      float logits[kLogitsAtOnce];  // then scores
-      i32 bases[kLogitsAtOnce];     // kBases, if they fit
+      struct {
+        RoutedPair pairs[kPairsHere];
+        float logits[kLogitsAtOnce];
+      };
+      struct {
+        i32 slots[kMaxExperts];  // of each expert, then those before it
+        i32 tiles[kMaxExperts];  // likewise
+        i32 pairs_of[kMaxExperts];
+        i32 bases[kLogitsAtOnce];  // kBases, if they fit
+      };
     };
   };
   static_assert(sizeof(Memory) <= kScratchBytes, "Route");
 
-  // Chooses for the 8 tokens of the task, as many at a time as fit.
+  // Chooses for the 8 tokens of the task, as many at a time as fit. In pairs, `spare` becomes the number of pairs of
+  // the first one's expert, and 0 in those after it.
   template <class W>
   static EVT_FN void Choose(W& w, const Task<Params>& t, Memory& m, i32 tokens) {
     const Params& p = t.params();
@@ -108,47 +118,58 @@ struct Route {
     const i32 count = Min(tokens - first, kTokens), all = count * p.top_k;
     RoutedPair* out = t.Operand<RoutedPair>(kPairs) + static_cast<i64>(first) * p.top_k;
     RoutedPair* pairs = all <= kPairsHere ? m.pairs : out;
-    w.Parallel(p.experts, [&](i32 expert) { m.pairs_of[expert] = 0; });
+    i32* counts = t.Operand<i32>(kCounts) + static_cast<i64>(first / kTokens) * p.experts;
+    if (!p.groups) w.Parallel(p.experts, [&](i32 expert) { counts[expert] = 0; });
     const i32 most = Min(kLogitsAtOnce / p.experts, kTokens);
     EVT_ROLLED
     for (i32 done = 0; done < count; done += most) {
-      ChooseSome(w, t, m, first + done, Min(most, count - done), pairs + done * p.top_k);
+      ChooseSome(w, t, m, first, done, Min(most, count - done), pairs + done * p.top_k);
     }
-    w.Sync();
     w.Parallel(all, [&](i32 i) {
       const i32 expert = pairs[i].expert;
       i32 before = 0, same = 0;
+      EVT_ROLLED
       for (i32 k = 0; k < all; ++k) {
         const i32 one = pairs[k].expert == expert ? 1 : 0;
         same += one;
         before += k < i ? one : 0;
       }
-      if (before == 0) m.pairs_of[expert] = same;
       pairs[i].order = before;
-      out[i] = {expert, before, pairs[i].weight, 0};
+      pairs[i].spare = before == 0 ? same : 0;
     });
-    if (p.groups) return;  // nobody reads them
     w.Sync();
-    i32* counts = t.Operand<i32>(kCounts) + static_cast<i64>(first / kTokens) * p.experts;
-    w.Parallel(p.experts, [&](i32 expert) { counts[expert] = m.pairs_of[expert]; });
+    if (p.groups) {
+      Alone(w, t, m, all, pairs, out);
+      return;
+    }
+    w.Parallel(all, [&](i32 i) {
+      const RoutedPair pair = pairs[i];
+      if (pair.spare > 0) counts[pair.expert] = pair.spare;
+      out[i] = {pair.expert, pair.order, Weight(p, m, pair, i), 0};
+    });
   }
 
-  // The experts and weights of n tokens.
+  static EVT_FN float Weight(const Params& p, const Memory& m, const RoutedPair& pair, i32 i) {
+    return Multiply(pair.weight, m.factor[static_cast<u32>(i) / static_cast<u32>(p.top_k)]);
+  }
+
+  // The experts of n tokens, their scores as weights, and what to multiply these by.
   template <class W>
-  static EVT_FN void ChooseSome(W& w, const Task<Params>& t, Memory& m, i32 first, i32 n, RoutedPair* pairs) {
+  static EVT_FN void ChooseSome(W& w, const Task<Params>& t, Memory& m, i32 first, i32 done, i32 n,
+                                RoutedPair* pairs) {
     const Params& p = t.params();
     const i32 experts = p.experts, top_k = p.top_k;
-    const float* from = t.Operand<const float>(kLogits) + static_cast<i64>(first) * p.logits_stride;
+    const i32 token = first + done;
     w.Sync();
-    w.Fetch(
-        n * experts, [&](i32 i) { return from[i / experts * p.logits_stride + i % experts]; },
-        [&](i32 i, float logit) { m.logits[i] = logit; });
+    w.Bring(m.logits, n, experts, [&](i32 row) {
+      return t.Operand<const float>(kLogits) + static_cast<i64>(token + row) * p.logits_stride;
+    });
     if (p.draws > 0) {
       const i32* drawn = t.Operand<const i32>(kDrawn);
-      const u64 line = t.step.header->step * kDrawsOfStep + static_cast<u32>(first);
+      const u32 line = static_cast<u32>(t.step.header->step) * kDrawsOfStep + static_cast<u32>(token);
       w.Parallel(n * top_k, [&](i32 i) {
-        const u64 at = (line + static_cast<u32>(i / top_k)) % static_cast<u32>(p.draws);
-        pairs[i].spare = drawn[static_cast<i64>(at) * top_k + i % top_k];
+        const u32 row = static_cast<u32>(i) / static_cast<u32>(top_k), rank = static_cast<u32>(i) - row * top_k;
+        pairs[i].spare = drawn[(line + row) % static_cast<u32>(p.draws) * static_cast<u32>(top_k) + rank];
       });
     }
     w.Sync();
@@ -161,18 +182,23 @@ struct Route {
           pair.expert = draws ? Min(pair.spare, experts - 1) : expert;
         });
     w.Sync();
-    w.Parallel(n * experts, [&](i32 i) { m.logits[i] = Score(p, m.logits[i], m.top[i / experts]); });
-    w.Sync();
-    const i32 summed = p.normalise ? top_k : p.sigmoid ? 0 : experts;
-    w.RowSums(
-        n, summed,
-        [&](i32 row, i32 k) { return m.logits[row * experts + (p.normalise ? pairs[row * top_k + k].expert : k)]; },
-        [&](i32 row, float sum) { m.factor[row] = summed > 0 ? Divide(p.scale, sum) : p.scale; });
-    w.Sync();
-    w.Parallel(n * top_k, [&](i32 i) {
-      const i32 row = i / top_k;
-      pairs[i].weight = Multiply(m.logits[row * experts + pairs[i].expert], m.factor[row]);
+    // Of all experts only where their sum is needed.
+    const bool every = !p.normalise && !p.sigmoid;
+    const i32 each = every ? experts : top_k;
+    w.Parallel(n * each, [&](i32 i) {
+      const i32 row = static_cast<i32>(static_cast<u32>(i) / static_cast<u32>(each));
+      float& to = every ? m.logits[i] : pairs[i].weight;
+      to = Score(p, m.logits[every ? i : row * experts + pairs[i].expert], m.top[row]);
     });
+    w.Sync();
+    const float* scores = every ? m.logits : &pairs->weight;
+    const i32 apart = every ? 1 : static_cast<i32>(sizeof(RoutedPair) / sizeof(float));
+    const i32 summed = p.sigmoid && !p.normalise ? 0 : each;
+    w.RowSums(
+        n, summed, [&](i32 row, i32 k) { return scores[(row * each + k) * apart]; },
+        [&](i32 row, float sum) { m.factor[done + row] = summed > 0 ? Divide(p.scale, sum) : p.scale; });
+    if (!every) return;
+    w.Parallel(n * top_k, [&](i32 i) { pairs[i].weight = m.logits[i / top_k * experts + pairs[i].expert]; });
   }
 
   static EVT_FN float Score(const Params& p, float logit, float top) {
@@ -181,36 +207,71 @@ struct Route {
     return logit == top ? 1.0f : Exp2(Multiply(Add(logit, -top), kLog2E));
   }
 
-  // Slots of all pairs, and the table of tiles. alone: this task has chosen, and nobody else.
+  // Slots of all pairs and the table of tiles, of a task that has chosen for all of the step's tokens: each pair
+  // looks through the others.
   template <class W>
-  static EVT_FN void Group(W& w, const Task<Params>& t, Memory& m, i32 tokens, bool alone) {
+  static EVT_FN void Alone(W& w, const Task<Params>& t, Memory& m, i32 all, RoutedPair* pairs, RoutedPair* out) {
+    const Params& p = t.params();
+    w.Parallel(Max(all, kCosts), [&](i32 i) {
+      const RoutedPair pair = pairs[Min(i, Max(all, 1) - 1)];
+      i32 groups = 0, tiles = 0, groups_before = 0, tiles_before = 0;
+      EVT_ROLLED
+      for (i32 k = 0; k < all; ++k) {
+        const i32 more_groups = (pairs[k].spare + 7) / 8;
+        const i32 more_tiles = (pairs[k].spare + kExpertTileSlots - 1) / kExpertTileSlots;
+        const bool before = pairs[k].expert < pair.expert;
+        groups += more_groups;
+        tiles += more_tiles;
+        groups_before += before ? more_groups : 0;
+        tiles_before += before ? more_tiles : 0;
+      }
+      if (i < kCosts) m.costs[i] = Cost(p, tiles, static_cast<i32>(w.workers), i);
+      if (i == 0) {
+        m.sums[0] = groups;
+        m.sums[1] = tiles;
+      }
+      if (i >= all) return;
+      const i32 slot = groups_before * 8 + pair.order;
+      t.Operand<i32>(kPairSlot)[i] = slot;
+      t.Operand<i32>(kSlotToken)[slot] = static_cast<i32>(static_cast<u32>(i) / static_cast<u32>(p.top_k));
+      out[i].weight = Weight(p, m, pair, i);
+      out[i].expert = pair.expert;
+      pairs[i].order = tiles_before << 16 | groups_before;  // where the expert's lines are, if it is its first
+    });
+    w.Sync();
+    Lines lines(p, t, m);
+    w.Parallel(Max(all, 1), [&](i32 i) {
+      if (i == 0) lines.End(p, t, m.sums[0], m.sums[1]);
+      if (i < all) lines.Write(pairs[i].order >> 16, pairs[i].expert, pairs[i].order & 0xffff, pairs[i].spare);
+    });
+  }
+
+  // Slots of all pairs, and the table of tiles, of what several tasks have chosen.
+  template <class W>
+  static EVT_FN void Group(W& w, const Task<Params>& t, Memory& m, i32 tokens) {
     const Params& p = t.params();
     const i32 groups = CeilDiv(tokens, kTokens);
-    i32* bases = alone || groups * p.experts <= kLogitsAtOnce ? m.bases : t.Operand<i32>(kBases);
-    w.Sync();
-    if (!alone) Count(w, t, m, groups, bases);
-    w.Parallel(p.experts, [&](i32 expert) {
-      m.slots[expert] = RoundUp(m.pairs_of[expert], 8);
-      m.tiles[expert] = CeilDiv(m.pairs_of[expert], kExpertTileSlots);
-    });
+    i32* bases = groups * p.experts <= kLogitsAtOnce ? m.bases : t.Operand<i32>(kBases);
+    Count(w, t, m, groups, bases);
     ScanExclusive(w, m.slots, 2, kMaxExperts, p.experts, m.sums);
-    const bool here = alone && tokens * p.top_k <= kPairsHere;
-    const RoutedPair* pairs = here    ? m.pairs
-                              : alone ? t.Operand<const RoutedPair>(kPairs)
-                                      : t.Operand<const RoutedPair>(kAllPairs);
+    w.Parallel(kCosts, [&](i32 i) { m.costs[i] = Cost(p, m.sums[1], static_cast<i32>(w.workers), i); });
+    const RoutedPair* pairs = t.Operand<const RoutedPair>(kAllPairs);
     i32* pair_slot = t.Operand<i32>(kPairSlot);
     i32* slot_token = t.Operand<i32>(kSlotToken);
     w.Fetch(
         tokens * p.top_k, [&](i32 i) { return pairs[i]; },
         [&](i32 i, const RoutedPair& pair) {
-          const i32 token = i / p.top_k;
-          i32 slot = m.slots[pair.expert] + pair.order;
-          if (!alone) slot += bases[token / kTokens * p.experts + pair.expert];
+          const i32 token = static_cast<i32>(static_cast<u32>(i) / static_cast<u32>(p.top_k));
+          const i32 slot = m.slots[pair.expert] + pair.order + bases[token / kTokens * p.experts + pair.expert];
           pair_slot[i] = slot;
           slot_token[slot] = token;
         });
-    Compare(w, p, m);
-    Tabulate(w, t, m);
+    w.Sync();
+    Lines lines(p, t, m);
+    w.Parallel(p.experts, [&](i32 expert) {
+      if (expert == 0) lines.End(p, t, m.sums[0] / 8, m.sums[1]);
+      lines.Write(m.tiles[expert], expert, m.slots[expert] / 8, m.pairs_of[expert]);
+    });
   }
 
   // Adds the counts of groups of tokens: all of each expert, and those before each group.
@@ -224,65 +285,62 @@ struct Route {
       EVT_ROLLED
       for (i32 first = 0; first < groups; first += kAtOnce) {
         i32 count[kAtOnce];
-        for (i32 k = 0; k < kAtOnce; ++k) count[k] = first + k < groups ? counts[(first + k) * experts + expert] : 0;
+        for (i32 k = 0; k < kAtOnce; ++k) count[k] = counts[Min(first + k, groups - 1) * experts + expert];
         for (i32 k = 0; k < kAtOnce; ++k) {
-          if (first + k < groups) bases[(first + k) * experts + expert] = sum;
+          if (first + k >= groups) continue;
+          bases[(first + k) * experts + expert] = sum;
           sum += count[k];
         }
       }
       m.pairs_of[expert] = sum;
+      m.slots[expert] = RoundUp(sum, 8);
+      m.tiles[expert] = CeilDiv(sum, kExpertTileSlots);
     });
-    w.Sync();
   }
 
-  // What the expert linears' tasks would cost if each took so many row tiles, and how many those are: the choices.
-  template <class W>
-  static EVT_FN void Compare(W& w, const Params& p, Memory& m) {
-    const i32 tiles = m.sums[1];
-    const i32 wave = p.wave > 0 ? p.wave : static_cast<i32>(w.workers);
-    w.Parallel(kExpertLinears * kChoices, [&](i32 i) {
-      const i32 row_tiles = p.row_tiles[i / kChoices];
-      // Tasks of quarters of a wave to four waves.
-      const i32 split = Max((i % kChoices + 1) * wave / (4 * Max(tiles, 1)), 1);
-      const i32 rows = CeilDiv(row_tiles, split);
-      const i32 waves = CeilDiv(tiles * CeilDiv(row_tiles, rows), wave);
-      // In halves of a row tile's time: a task's beginning and end are two row tiles, and the last task to end
-      // may be half of one late.
-      m.costs[i] = static_cast<u32>(waves * (2 * rows + 4) + rows) << 12 | static_cast<u32>(Min(rows, 4095));
-    });
-    w.Sync();
-  }
-  // Row tiles of the choice that costs least.
-  static EVT_FN i32 Cheapest(const u32* costs) {
-    u32 best = costs[0];
-    for (i32 i = 1; i < kChoices; ++i) best = Min(best, costs[i]);
-    return static_cast<i32>(best & 4095);
+  // What the tasks of an expert linear would cost if each took so many row tiles, and how many those are: of choice i.
+  static EVT_FN u32 Cost(const Params& p, i32 tiles, i32 workers, i32 i) {
+    const u32 wave = static_cast<u32>(p.wave > 0 ? p.wave : workers);
+    const u32 row_tiles = static_cast<u32>(p.row_tiles[i / kChoices]);
+    const u32 some = static_cast<u32>(Max(tiles, 1));
+    // Tasks of quarters of a wave to four waves.
+    const u32 split = Max((static_cast<u32>(i % kChoices) + 1) * wave / (4 * some), 1u);
+    const u32 rows = (row_tiles + split - 1) / split;
+    const u32 waves = (some * ((row_tiles + rows - 1) / rows) + wave - 1) / wave;
+    // In halves of a row tile's time: a task's beginning and end are two row tiles, and the last task to end
+    // may be half of one late.
+    return (waves * (2 * rows + 4) + rows) << 12 | Min(rows, 4095u);
   }
 
-  // Each expert's lines, and one behind them.
-  template <class W>
-  static EVT_FN void Tabulate(W& w, const Task<Params>& t, const Memory& m) {
-    const Params& p = t.params();
-    ExpertTile* table = t.Operand<ExpertTile>(kTiles);
-    const i32 down = Cheapest(m.costs), up = Cheapest(m.costs + kChoices);
-    w.Parallel(p.experts + 1, [&](i32 expert) {
-      if (expert == p.experts) {
-        table[m.sums[1]] = {0, m.sums[0] / 8, 0, {}};
-        // What extents are made of is at least 1: a step without tokens has no tasks for another reason.
-        t.Operand<i32>(kTileCount)[0] = Max(m.sums[1], 1);
-        i32* splits = t.Operand<i32>(kSplits);
-        splits[kExpertDown] = CeilDiv(p.row_tiles[kExpertDown], down);
-        splits[kExpertUp] = CeilDiv(p.row_tiles[kExpertUp], up);
-        return;
+  // The table of tiles.
+  struct Lines {
+    ExpertTile* table;
+    u16 rows[kExpertLinears];  // row tiles of the choices that cost least
+
+    EVT_FN Lines(const Params&, const Task<Params>& t, const Memory& m) : table(t.Operand<ExpertTile>(kTiles)) {
+      for (i32 linear = 0; linear < kExpertLinears; ++linear) {
+        u32 best = m.costs[linear * kChoices];
+        for (i32 i = 1; i < kChoices; ++i) best = Min(best, m.costs[linear * kChoices + i]);
+        rows[linear] = static_cast<u16>(best & 4095);
       }
-      ExpertTile* lines = table + m.tiles[expert];
+    }
+    // An expert's, from line `at` on.
+    EVT_FN void Write(i32 at, i32 expert, i32 group, i32 pairs) const {
       EVT_ROLLED
-      for (i32 first = 0; first < m.pairs_of[expert]; first += kExpertTileSlots) {
-        *lines++ = {expert, (m.slots[expert] + first) / 8, Min(m.pairs_of[expert] - first, kExpertTileSlots),
-                    {static_cast<u16>(down), static_cast<u16>(up)}};
+      for (i32 first = 0; first < pairs; first += kExpertTileSlots) {
+        table[at++] = {expert, group + first / 8, Min(pairs - first, kExpertTileSlots), {rows[0], rows[1]}};
       }
-    });
-  }
+    }
+    // What stands behind all lines, and how many there are. Extents are made of these, and at least 1: a step without
+    // tokens has no tasks for another reason.
+    EVT_FN void End(const Params& p, const Task<Params>& t, i32 groups, i32 tiles) const {
+      table[tiles] = {0, groups, 0, {}};
+      t.Operand<i32>(kTileCount)[0] = Max(tiles, 1);
+      for (i32 linear = 0; linear < kExpertLinears; ++linear) {
+        t.Operand<i32>(kSplits)[linear] = CeilDiv(p.row_tiles[linear], static_cast<i32>(rows[linear]));
+      }
+    }
+  };
 };
 
 }  // namespace eventide

@@ -79,6 +79,9 @@ struct ExampleWorker {
   // last to arrive merges". Includes Sync before and after.
   u32 Arrive(u32* counter);
 
+  // Copies n floats of each row, from(row), to to[row * n] in Scratch. Ends without a barrier.
+  template <class From>
+  void Bring(float* to, i32 rows, i32 n, const From& from);
   // Parallel, f(i) being store(i, load(i)): loads of several i are on their way before their
   // first store, and i's may come twice.
   template <class Load, class Store>

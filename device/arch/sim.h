@@ -259,6 +259,10 @@ struct SimWorker {
   EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
     ScanRowsInTurn(values, arrays, stride, n, totals);
   }
+  template <class From>
+  EVT_FN void Bring(float* to, i32 rows, i32 n, const From& from) {
+    for (i32 row = 0; row < rows; ++row) __builtin_memcpy(to + row * n, from(row), static_cast<u32>(n) * sizeof(float));
+  }
   template <class Load, class Store>
   EVT_FN void Fetch(i32 n, const Load& load, const Store& store) {
     Parallel(n, [&](i32 i) { store(i, load(i)); });
