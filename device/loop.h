@@ -126,11 +126,6 @@ EVT_FN bool AwaitTask(const P& p, W& w, i32 grid, const Coord& at) {
   return true;
 }
 
-template <class P>
-EVT_FN int EndOf(const P& p, int section) {
-  return p.FirstGrid(section) + p.GridCount(section);
-}
-
 // Calls enter(grid, coord, flags), unless it says no waits for the task, and calls visit(grid, coord, flags),
 // for every task of this worker, in linear order. Every worker takes tasks in that order under every policy,
 // so the oldest unfinished task can always run (docs/design.md).
@@ -142,11 +137,11 @@ template <TaskWaits kWaits, class P, class W, class Enter, class Visit>
 EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) {
   const i32 workers = static_cast<i32>(w.workers);
   i32 base = 0;  // the worker that takes the grid's first task
-  u32 seen = 0;  // a bit per event whose publication holds for the whole step and has been awaited
+  u64 seen = 0;  // a bit per event whose publication holds for the whole step and has been awaited
   for (int section = 0; section < p.Sections(); ++section) {
-    // Opaque: worked out at every turn, since registers are for the tasks between.
-    for (i32 layer = 0; layer < p.Layers(Opaque(section)); ++layer) {
-      for (int grid = p.FirstGrid(section); grid < EndOf(p, Opaque(section)); ++grid) {
+    for (i32 layer = 0; layer < p.Layers(section); ++layer) {
+      const int end = p.FirstGrid(section) + p.GridCount(section);
+      for (int grid = p.FirstGrid(section); grid < end; ++grid) {
         GridTurn turn = w.TurnOf(p, grid);
         i32 index = static_cast<i32>(w.worker) - base;
         if (index < 0) index += workers;
@@ -167,10 +162,10 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
           }
           for (i32 i = 0; i < waits; ++i) {
             ElementBox box;
-            u32 bit = 0;
+            u64 bit = 0;
             if (first) {
               box = p.Publication(w.step, grid, layer, i);
-              bit = p.StepWide(grid, i) && box.event < 32 ? u32{1} << box.event : 0;
+              bit = p.StepWide(grid, i) && box.event < 64 ? u64{1} << box.event : 0;
               if (seen & bit) continue;
             } else {
               box = WaitAt<kWaits>(p, w.step, grid, turn, at, i);
