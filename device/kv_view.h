@@ -9,6 +9,7 @@ inline constexpr i32 kMaxHeadDim = 256;
 inline constexpr i32 kMaxKvPageTokens = 64;   // the smallest chunk (ops/chunks.h): no page crosses its end
 inline constexpr i32 kMaxAttentionRows = 32;  // (query token, head) pairs of one task
 inline constexpr i32 kMaxAttentionElements = 2048;  // of all of them together, 2 bytes each
+inline constexpr i32 kMaxLongRows = 128;            // likewise, of rows of many query tokens
 
 // The keys or the values of one page, head_dim elements each, in pieces of 1 << shift tokens: pieces
 // first_piece and following; or, if that is 0, `offset` bytes into piece 0.
@@ -24,5 +25,23 @@ struct KvView {
   }
 };
 inline constexpr i32 kOnePiece = 30;  // shift of a page that is one piece
+
+// What tiles of many rows have beside their queries: some of Scratch, and pages (LongAttentionTile::kPages).
+inline constexpr i32 kMaxLongPages = 2;
+struct LongMemory {
+  u8* near;
+  u8* pages[kMaxLongPages];
+};
+
+// The queries of a task's rows, [row][head_dim]: tiles of many rows have half of the most there may be (LongRows) in
+// a page.
+template <class T>
+struct QueryRows {
+  T *first, *second;
+  i32 split;  // rows in front of the second part
+  EVT_FN T* At(i32 row, i32 head_dim) const {
+    return row < split ? first + row * head_dim : second + (row - split) * head_dim;
+  }
+};
 
 }  // namespace eventide

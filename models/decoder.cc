@@ -41,6 +41,7 @@ class Builder {
         rows_(g_.AddSymbol("rows", 0, d_.limits.max_rows)),
         tokens_(g_.AddSymbol("tokens", 0, d_.limits.max_tokens)),
         token_tiles_(CeilDiv(tokens_, tile_)),
+        appends_(AppendsOf(d_, rows_, tokens_)),
         dim_tokens_(g_.Dim(tokens_)),
         t_(AddDecoderTensors(decoder, rows_, tokens_)),
         stay_(d_.HasExits()
@@ -160,9 +161,9 @@ class Builder {
   }
 
   void Begin() {
-    const Plan::Params plan = {c_.head_dim,     c_.kv_heads,          shape_.group,
-                               Window(),        t_.split.items,       t_.split.partials,
-                               t_.split.groups, d_.limits.max_outputs, d_.limits.part_tokens};
+    const Plan::Params plan = {
+        c_.head_dim, c_.kv_heads, shape_.group, Window(), t_.split.items, t_.split.partials, t_.split.groups,
+        d_.limits.max_outputs, d_.limits.part_tokens, d_.limits.long_tokens, g_.Dim(appends_)};
     g_.Call<Plan>("plan",
                   {t_.row_start, t_.token_row, t_.row_output, t_.output_token, t_.items, t_.counts},
                   plan, {1}, variant_)
@@ -211,6 +212,8 @@ class Builder {
     }
 
     if (c_.wide_qk_norm) NormAllHeads();
+    const EventId ready = c_.wide_qk_norm ? normed_ : qkv_done_;
+    if (!d_.HasExits()) appended_ = AddAppends({&g_, &d_, &t_, tokens_, appends_, variant_, ready});
 
     AttentionParams attention = {};
     attention.head_dim = c_.head_dim;
@@ -224,7 +227,7 @@ class Builder {
     attention.qk_norm = c_.qk_norm;
     const Expr column = At(1) * shape_.qkv_stride;
     const IndexRange head(column, column + shape_.qkv_stride);
-    g_.Call<PagedAttention>(
+    GridHandle attend = g_.Call<PagedAttention>(
           "attention",
           {t_.items, d_.HasExits() ? t_.exits.row_place : t_.row_start,
            Operand(t_.qkv).Region({IndexRange(0, tokens_), head}),
@@ -232,10 +235,11 @@ class Builder {
            Operand(t_.rope, 0), t_.partials, t_.merge, t_.attn, t_.items, t_.items},
           attention,
           {Items(), c_.kv_heads, AttentionSplits(c_.head_dim, shape_.group, element_bytes_)},
-          variant_)
-        .Wait(c_.wide_qk_norm ? normed_ : qkv_done_, {Layer(), At(1)})
-        .Notify(attn_done_, {Layer(), At(1)});
-    if (d_.HasExits()) AddExitKeysAndValues(Exits());
+          variant_);
+    attend.Wait(ready, {Layer(), At(1)}).Notify(attn_done_, {Layer(), At(1)});
+    if (d_.HasExits()) return AddExitKeysAndValues(Exits());
+    // Mostly there is nothing to wait for. All heads, since Verify knows no heads of the cache.
+    attend.Wait(appended_, {Layer(), IndexRange(0, Min(appends_, 1) * c_.kv_heads)});
   }
 
   Expr Items() const {
@@ -366,13 +370,13 @@ class Builder {
   const int variant_, element_bytes_;
   const int team_;  // LinearParams
   const int tile_, head_tile_;  // tokens of a tile of a linear, of the head
-  const Expr rows_, tokens_, token_tiles_;
+  const Expr rows_, tokens_, token_tiles_, appends_;  // appends: tasks of append_kv for each KV head
   const DimRef dim_tokens_;
   const DecoderTensors t_;
   const Expr stay_, stay_tiles_;  // tokens that a layer computes
   const Expr outputs_;
   EventId embedded_, mlp_done_;  // of early exit only
-  EventId x_ready_, qkv_done_, normed_, attn_done_, o_done_, act_done_, xf_ready_, logits_done_;
+  EventId x_ready_, qkv_done_, normed_, appended_, attn_done_, o_done_, act_done_, xf_ready_, logits_done_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Decoders (Llama, Mistral, Qwen2, Qwen3 and their mixtures of experts: one builder, driven by
 // ModelConfig alone) as graphs. Five hops a layer: qkv, attention, o, gate_up, down; norms, rope,
-// biases and the KV append live in them.
+// biases and the KV append live in them; steps with rows of many tokens have append_kv in front of attention.
 //
 //   plan -> embedding -> [qkv -> attention -> o -> gate_up -> down] x layers -> final_norm -> head
 //   -> sample
@@ -36,6 +36,8 @@ struct DecoderLimits {
   // Of a context that one of the tasks which share it covers at least; 0: some KV pages (ops/plan.h). No bits depend
   // on it.
   int part_tokens = 0;
+  // Of a row that has attention's large tiles, query tokens at least; 0: Plan::kLongTokens. No bits depend on it.
+  int long_tokens = 0;
   // Experts: > 0 takes those of `drawn_routes`, lines in turn over tokens and steps, instead of the router's
   // choice (benches of imbalance).
   int route_draws = 0;

@@ -79,6 +79,20 @@ struct DecoderTensors {
 };
 DecoderTensors AddDecoderTensors(Decoder* decoder, const Expr& rows, const Expr& tokens);
 
+// The append of keys and values to the cache in front of attention, in steps in which some row has many tokens.
+struct AppendsPlace {
+  Graph* graph;
+  const Decoder* decoder;
+  const DecoderTensors* tensors;
+  Expr tokens, appends;
+  int variant;
+  EventId ready;  // [layers][KV heads]: raw queries, keys and values
+};
+// Tasks of each KV head.
+Expr AppendsOf(const Decoder& decoder, const Expr& rows, const Expr& tokens);
+// Calls the grid; returns what it notifies, [layers][KV heads].
+EventId AddAppends(const AppendsPlace& place);
+
 // What a layer of experts stands between.
 struct ExpertsPlace {
   Graph* graph;

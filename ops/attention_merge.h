@@ -1,21 +1,10 @@
 // How results of attention's chunks are merged: left to right, two neighbours of a row at a time.
 #pragma once
 
+#include "device/neighbours.h"
 #include "device/softmax.h"
 
 namespace eventide {
-
-// Neighbours of a row that move together.
-template <class E, i32 n>
-struct alignas(n * sizeof(E)) Neighbours {
-  E at[n];
-  static EVT_FN Neighbours Of(const E* from) { return *reinterpret_cast<const Neighbours*>(from); }
-  EVT_FN void To(E* to) const { *reinterpret_cast<Neighbours*>(to) = *this; }
-};
-template <class E>
-using Two = Neighbours<E, 2>;
-template <class E>
-using Four = Neighbours<E, 4>;
 
 // Floats of a row's results: sums, maximum, sum of weights.
 EVT_FN constexpr i32 ResultFloats(i32 head_dim) { return head_dim + 2; }

@@ -69,7 +69,7 @@ class PieceBlocks {
       : layout_{t.params().block_size, t.params().kv_heads, t.params().head_dim},
         head_(t.Operand<const T>(AttentionOperand::kCache) + layout_.Index(0, 0, t.at.at[1], 0)),
         table_(task.Table(t)),
-        cached_(task.item.context),
+        cached_(task.cached),
         shift_(LowestBit(static_cast<u32>(layout_.block_size))),
         piece_(Min(layout_.block_size, page_tokens)),
         piece_shift_(LowestBit(static_cast<u32>(piece_))),

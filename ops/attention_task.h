@@ -57,6 +57,7 @@ struct AttentionTask {
   i32 row_start;  // first token of the row
   i32 rows;       // q_count * heads: row = token * heads + head
   i32 low, high;  // positions this item covers; low at the start of a page
+  i32 cached;     // those below it are in the cache when the task may begin
 
   EVT_FN AttentionTask(const Task<AttentionParams>& t, i32 element_bytes) {
     const AttentionParams& p = t.params();
@@ -67,6 +68,7 @@ struct AttentionTask {
     low = Max(Seen(p) / cut.page_tokens * cut.page_tokens, ChunkStart(item.chunk_first));
     high = Min(item.context + item.q_first + item.q_count, ChunkStart(item.chunk_end));
     if (item.chunk_first >= item.chunk_end) high = low;
+    cached = item.appended ? high : item.context;
   }
 
   // Where a token of the shorter sequence stands in the whole one.
@@ -93,13 +95,13 @@ struct AttentionTask {
   // parts where blocks are larger. No pieces: all of the page's tokens are this step's.
   EVT_FN CopyShape Shape(const AttentionParams& p, i32 page_tokens, i32 page,
                          u32 element_bytes) const {
-    const i32 cached = Max(0, Min(item.context - page, page_tokens));
+    const i32 copied = Max(0, Min(cached - page, page_tokens));
     const i32 piece = Min(p.block_size, page_tokens);
     const u32 token_bytes = static_cast<u32>(p.head_dim) * element_bytes;
     CopyShape shape;
-    shape.pieces = CeilDiv(cached, piece);
+    shape.pieces = CeilDiv(copied, piece);
     shape.bytes = static_cast<u32>(piece) * token_bytes;
-    shape.last_bytes = static_cast<u32>(cached - (shape.pieces - 1) * piece) * token_bytes;
+    shape.last_bytes = static_cast<u32>(copied - (shape.pieces - 1) * piece) * token_bytes;
     shape.runs = 2;
     shape.run_bytes = static_cast<u32>(page_tokens) * token_bytes;
     return shape;
@@ -131,8 +133,13 @@ struct AttentionTask {
 template <class T>
 struct AttentionRoom {
   AttentionTask task;
-  SoftmaxState running_state[2][kMaxAttentionRows];  // before and after a merge, in turn
-  float inverse_rms[kMaxAttentionRows];
+  union {
+    SoftmaxState running_state[2][kMaxAttentionRows];  // before and after a merge, in turn
+    float inverse_rms[kMaxLongRows];                   // of queries, before that
+  };
+  T* more_queries;  // of a tile of many rows: a page
+  i32 query_split;
+  LongMemory long_memory;
   // Of a decode row, what its queries, key and value are made with: constants are fetched before the task may
   // begin, its token's raw key and value with the queries, and not when their page's turn comes.
   bool fresh;
@@ -143,12 +150,14 @@ struct AttentionRoom {
   EVT_FN void Set(const Task<AttentionParams>& t) {
     const AttentionParams& p = t.params();
     task = AttentionTask(t, static_cast<i32>(sizeof(T)));
+    more_queries = nullptr;
+    query_split = 1 << 30;
     const i32 elements = task.rows * p.head_dim;
     const i32 result_bytes = task.rows * ResultFloats(p.head_dim) * 4;
     const i32 fresh_bytes = p.head_dim * (3 * 4 + (p.qk_norm ? 2 * static_cast<i32>(sizeof(T)) : 0));
     running_at = elements * static_cast<i32>(sizeof(T));
     results_at = running_at + elements * 4;
-    fresh = task.item.q_count == 1 && task.high > task.item.context + task.item.q_first &&
+    fresh = task.item.appended == 0 && task.item.q_count == 1 && task.high > task.item.context + task.item.q_first &&
             results_at + fresh_bytes + result_bytes <= MemoryBytes();
     if (fresh) {
       running_at += fresh_bytes;
@@ -157,7 +166,18 @@ struct AttentionRoom {
     slots = (MemoryBytes() - results_at) / Max(1, result_bytes);
   }
 
-  EVT_FN T* queries() { return reinterpret_cast<T*>(Memory()); }  // [row][head_dim]
+  // The pages of a tile of many rows: first the one for queries from row `split` on.
+  EVT_FN void AddPage(i32 number, u8* page, i32 split) {
+    if (number > 0) {
+      long_memory.pages[number - 1] = page;
+      return;
+    }
+    more_queries = reinterpret_cast<T*>(page);
+    query_split = split;
+    long_memory.near = Memory() + kPageBytes;  // behind as many queries as Scratch may hold
+  }
+
+  EVT_FN QueryRows<T> queries() { return {reinterpret_cast<T*>(Memory()), more_queries, query_split}; }
   EVT_FN float* fresh_token(i32 head_dim) {                       // [key, value, angles][head_dim]
     return reinterpret_cast<float*>(Memory() + task.rows * head_dim * static_cast<i32>(sizeof(T)));
   }
@@ -172,6 +192,8 @@ struct AttentionRoom {
     // The most rows there may be, of either kind, and the results of one chunk.
     constexpr i32 kElements = AttentionElements(static_cast<i32>(sizeof(T)));
     static_assert(kElements * (static_cast<i32>(sizeof(T)) + 8) + kMaxAttentionRows * 8 <= MemoryBytes(), "scratch");
+    static_assert(static_cast<i32>(kPageBytes) + kMaxLongRows * static_cast<i32>(sizeof(SoftmaxState)) <= MemoryBytes(),
+                  "as many queries as the other half of many rows has, and their states");
     return *reinterpret_cast<AttentionRoom*>(w.Scratch());
   }
 

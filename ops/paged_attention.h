@@ -7,6 +7,10 @@
 // belong to also stores them in the cache. Groups of threads (warps) take a chunk each and wait for nobody
 // until the wave's chunks are merged.
 //
+// Rows of many query tokens (AttentionItem::appended): their keys and values are in the cache before attention
+// begins (ops/append_kv.h), all pages come by the input lane, and tiles are as large as the threads' registers allow:
+// all groups work on one chunk, each on rows of its own, and merge it into sums that they keep.
+//
 // Reduction tree: KV pages and chunks are cut at absolute positions (ops/chunks.h); a chunk starts
 // from nothing, pages join it left to right, chunks are merged left to right. A part of a tile
 // leaves one partial per chunk (the first part: its running merge), and the last part to arrive
@@ -22,10 +26,9 @@
 #include "device/layout.h"
 #include "device/op.h"
 #include "device/softmax.h"
+#include "ops/attention_keys.h"
 #include "ops/attention_merge.h"
 #include "ops/attention_pages.h"
-#include "ops/attention_task.h"
-#include "ops/rope.h"
 
 namespace eventide {
 
@@ -41,9 +44,15 @@ struct PagedAttention {
       /*starts_early=*/true};
   using Params = AttentionParams;
 
-  // Each KV page, as far as it is cached; pages of this step's tokens alone come without data.
+  // Each KV page, as far as it is cached; pages of this step's tokens alone come without data. Tiles of many rows:
+  // pages for their queries and sums.
   template <class T, class L>
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
+    if (Appended(t)) {
+      EVT_ROLLED
+      for (i32 i = 0; i < 1 + L::template LongAttentionTile<T>::kPages; ++i) lane.Blank();
+      return;
+    }
     constexpr i32 kBytes = static_cast<i32>(sizeof(T));
     const Params& p = t.params();
     const AttentionCut cut(p, kBytes);
@@ -69,6 +78,23 @@ struct PagedAttention {
       page = next;
     }
   }
+  template <class T, class L>
+  static EVT_FN void Input(L& lane, const Task<Params>& t) {
+    if (!Appended(t)) return;
+    lane.ByOne([&](auto& one) {
+      constexpr i32 kBytes = static_cast<i32>(sizeof(T));
+      const AttentionCut cut(t.params(), kBytes);
+      const AttentionTask task(t, kBytes);
+      const PieceBlocks<T> blocks(t, task, cut.page_tokens);
+      auto ids = blocks.Look(task.low);
+      EVT_ROLLED
+      for (i32 page = task.low; page < task.high; page += cut.page_tokens) {
+        one.Copy(task.Shape(t.params(), cut.page_tokens, page, sizeof(T)),
+                 [&](i32 i, i32 value) { return blocks.Source(ids, page, i, value); });
+        ids = blocks.Look(page + cut.page_tokens);
+      }
+    });
+  }
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
@@ -77,24 +103,44 @@ struct PagedAttention {
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     AttentionRoom<T>& room = AttentionRoom<T>::Of(w);
     const AttentionTask& task = room.task;
+    using Long = typename W::template LongAttentionTile<T>;
     w.Sync();  // the task before may still be reading Scratch
     if (w.Leader()) room.Set(t);
     w.Sync();
     LoadConstants<T>(w, t, room);
     if (!w.AwaitReady()) return;  // which is a Sync, too
+    const bool many = Opaque(task.item.appended) != 0;
+    if (many) {
+      EVT_ROLLED
+      for (i32 i = 0; i < 1 + Long::kPages; ++i) {
+        auto memory = w.Take(kLaneStream);
+        if (w.Leader()) room.AddPage(i, w.Own(memory, CopyShape::Of(0, 0)), Long::Rows(p.head_dim) / 2);
+      }
+      w.Sync();
+    }
     Load<T>(w, t, room);
+    if (many) ComputeMany<T>(w, t, room);
     typename W::template AttentionTile<T> tile(w);
     const i32 units = tile.Units(task.rows, p.head_dim);
     const i32 wave = AttentionTask::Wave(W::kGroups, units);
     i32 turn = 0;  // of the merge; the running state's two places take turns
     EVT_ROLLED
-    for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
+    for (i32 first = many ? task.item.chunk_end : task.item.chunk_first; first < task.item.chunk_end; first += wave) {
       const i32 chunks = Min(wave, task.item.chunk_end - first);
       const i32 slot = tile.Start(task.rows, p.head_dim);
       const auto pages = [&](i32 of) { return task.Pages(cut.page_tokens, first + of); };
       const i32 taken = tile.ForEachPage(slot, chunks, pages, [&](i32 number, i32 ahead) {
         const i32 page = task.FirstOf(first + slot) + number * cut.page_tokens;
-        Page<T>(w, t, room, tile, page, ahead);
+        auto memory = w.Peek(kLaneStream, ahead);
+        const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
+        const i32 end = Min(page + cut.page_tokens, task.high);
+        bool one_piece = W::kPagesAreCopies;
+        if (end > Max(page, task.item.context)) {
+          T* keys = reinterpret_cast<T*>(w.Own(memory, shape));
+          FreshTokens<T, W>(tile, t, room, page, end, keys, keys + shape.run_bytes / sizeof(T));
+          one_piece = true;
+        }
+        Page<T>(t, room, tile, memory, shape, page, end, one_piece);
         w.Release(kLaneStream, ahead, units, tile.First());
       });
       w.Advance(kLaneStream, taken);
@@ -122,9 +168,8 @@ struct PagedAttention {
   }
 
  private:
-  template <class W>
-  static EVT_FN i32 Swizzle(const Params& p) {
-    return W::kSwizzledKv ? KvSwizzle(p.head_dim) : 0;
+  static EVT_FN bool Appended(const Task<Params>& t) {
+    return t.Operand<const AttentionItem>(AttentionOperand::kItems)[t.at.at[0]].appended != 0;
   }
 
   // What a decode row needs that no other task makes.
@@ -167,23 +212,25 @@ struct PagedAttention {
       return task.Raw(t, task.item.q_first + row / heads) +
              (t.at.at[2] * cut.split_heads + row % heads) * p.head_dim;
     };
+    const bool kept = p.qk_norm && task.item.appended == 0;  // many rows are read twice
     if (p.qk_norm) {
       w.RowSums(
           task.rows, p.head_dim,
           [&](i32 row, i32 d) {
             const float x = raw(row)[d];
-            room.running()[row * p.head_dim + d] = x;  // which nothing is in yet
+            if (kept) room.running()[row * p.head_dim + d] = x;  // which nothing is in yet
             return Multiply(x, x);
           },
           [&](i32 row, float sum) { room.inverse_rms[row] = InverseRms(sum, p.head_dim, p.epsilon); });
       w.Sync();
     }
     const float scale = Multiply(p.scale, 1.4426950408889634f);  // exponents are of 2
-    const i32 swizzle = Swizzle<W>(p);
+    const i32 swizzle = QuerySwizzle<W>(p.head_dim);
     const i32 fours = half / 4;
+    const QueryRows<T> queries = room.queries();
     w.Parallel(task.rows * fours, [&](i32 i) {
       const i32 row = i / fours, at = i % fours * 4;
-      const float* x = (p.qk_norm ? room.running() + row * p.head_dim : raw(row)) + at;
+      const float* x = (kept ? room.running() + row * p.head_dim : raw(row)) + at;
       const float* angles = room.fresh ? room.fresh_token(p.head_dim) + 2 * p.head_dim
                                        : Angles(t, task, task.item.context + task.item.q_first + row / heads);
       const T* gain = room.fresh ? room.gains(p.head_dim) : t.Operand<const T>(AttentionOperand::kQueryNorm);
@@ -197,44 +244,51 @@ struct PagedAttention {
         out_low.at[j] = Storage<T>::From(Multiply(pair.low, scale));
         out_high.at[j] = Storage<T>::From(Multiply(pair.high, scale));
       }
-      T* q = room.queries() + row * p.head_dim;
+      T* q = queries.At(row, p.head_dim);
       out_low.To(q + KvColumn(swizzle, row, at));
       out_high.To(q + KvColumn(swizzle, row, at + half));
     });
     w.Sync();
   }
 
-  // (cos, sin) of a position's pairs.
-  static EVT_FN const float* Angles(const Task<Params>& t, const AttentionTask& task, i32 position) {
-    return t.Operand<const float>(AttentionOperand::kRope) +
-           static_cast<i64>(task.Place(t, position)) * t.params().head_dim;
+  // A tile of many rows, over keys that all lie in the cache.
+  template <class T, class W>
+  static EVT_FN void ComputeMany(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
+    const Params& p = t.params();
+    const AttentionTask& task = room.task;
+    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
+    typename W::template LongAttentionTile<T> tile(w, p.head_dim, room.long_memory);
+    // Chunks have whole pages, but for the last.
+    EVT_ROLLED
+    for (i32 page = task.low; page < task.high; page += cut.page_tokens) {
+      const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
+      const i32 end = Min(page + cut.page_tokens, task.high);
+      auto memory = w.Take(kLaneInput);
+      if (W::kPagesAreCopies && end - page < cut.page_tokens) {
+        T* values = reinterpret_cast<T*>(w.Own(memory, shape) + shape.run_bytes);
+        ZeroRest(tile, values, (end - page) * p.head_dim, cut.page_tokens * p.head_dim);
+      }
+      Page<T>(t, room, tile, memory, shape, page, end, W::kPagesAreCopies);
+      w.Drop(kLaneInput);
+      if ((end == task.high) | (end == ChunkStart(ChunkOf(end)))) tile.Merge(task.rows, p.head_dim, room.long_memory);
+    }
+    w.Sync();  // queries make room for outputs
+    tile.Output(room.queries(), task.rows, p.head_dim, room.long_memory,
+                [&](i32 row, i32 d, const Neighbours<T, 8>& out) { out.To(OutputOf<T>(t, task, row, d)); });
+    EVT_ROLLED
+    for (i32 i = 0; i < 1 + W::template LongAttentionTile<T>::kPages; ++i) w.Drop(kLaneStream);
   }
 
-  template <class T>
-  static EVT_FN RopePair Gain(RopePair x, float inverse_rms, const T* gain, i32 d, i32 half) {
-    return {Multiply(Multiply(x.low, inverse_rms), ToFloat(gain[d])),
-            Multiply(Multiply(x.high, inverse_rms), ToFloat(gain[d + half]))};
-  }
-
-  // Keys and values of one page join the chunk of the group of threads that calls this.
-  template <class T, class W, class Tile>
-  static EVT_FN void Page(W& w, const Task<Params>& t, AttentionRoom<T>& room, Tile& tile, i32 page,
-                          i32 ahead) {
+  // Keys and values of one page, at positions [page, end), join the chunk of the group of threads that calls this.
+  template <class T, class Tile, class Memory>
+  static EVT_FN void Page(const Task<Params>& t, AttentionRoom<T>& room, Tile& tile, const Memory& memory,
+                          const CopyShape& shape, i32 page, i32 end, bool one_piece) {
     const Params& p = t.params();
     const AttentionTask& task = room.task;
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     const i32 heads = cut.Heads(p, t.at.at[2]);
-    const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
-    auto memory = w.Peek(kLaneStream, ahead);
-    const i32 end = Min(page + cut.page_tokens, task.high);
-    bool one_piece = W::kPagesAreCopies;
-    if (end > Max(page, task.item.context)) {
-      T* keys = reinterpret_cast<T*>(w.Own(memory, shape));
-      FreshTokens<T, W>(tile, t, room, page, end, keys, keys + shape.run_bytes / sizeof(T));
-      one_piece = true;
-    }
     const i32 shift = one_piece ? kOnePiece : LowestBit(static_cast<u32>(Min(p.block_size, cut.page_tokens)));
-    using View = KvView<T, decltype(memory)>;
+    using View = KvView<T, Memory>;
     const i32 first = task.item.context + task.item.q_first - page;
     tile.Page(
         room.queries(), View{memory, 0, shift, p.head_dim, 0},
@@ -242,70 +296,6 @@ struct PagedAttention {
         end - page, cut.page_tokens, task.rows, p.head_dim,
         [&](i32 row) { return p.window > 0 ? Max(0, first + row / heads - p.window + 1) : 0; },
         [&](i32 row) { return Min(end - page, first + row / heads + 1); });
-  }
-
-  // This step's keys and values among positions [page, end): into the page, and into the cache if they
-  // belong to the item's queries. Values beyond `end` become zero: their weights are, but 0 * NaN is not.
-  template <class T, class W, class Tile>
-  static EVT_FN void FreshTokens(Tile& tile, const Task<Params>& t, AttentionRoom<T>& room, i32 page,
-                                 i32 end, T* keys, T* values) {
-    const Params& p = t.params();
-    const AttentionTask& task = room.task;
-    const i32 half = p.head_dim / 2;
-    const i32 swizzle = Swizzle<W>(p);
-    const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
-    T* cache = t.Operand<T>(AttentionOperand::kCache);
-    const u32* table = task.Table(t);
-    const i32 first = Max(page, task.item.context);
-    const i32 owned = task.item.context + task.item.q_first;
-    const bool appends = t.at.at[2] == 0;
-    tile.ForEachRow(end - first, [&](i32 i) {
-      const i32 position = first + i;
-      const bool here = room.fresh && position == owned;
-      const float* token = room.fresh_token(p.head_dim);
-      const float* x = here ? token : task.Raw(t, position - task.item.context) + p.group * p.head_dim;
-      const float* angles = here ? token + 2 * p.head_dim : Angles(t, task, position);
-      const T* gain = here ? room.gains(p.head_dim) + p.head_dim : t.Operand<const T>(AttentionOperand::kKeyNorm);
-      float inverse_rms = 1.0f;
-      if (p.qk_norm) {
-        const float sum = tile.RowSum(p.head_dim, [&](i32 d) { return Multiply(x[d], x[d]); });
-        inverse_rms = InverseRms(sum, p.head_dim, p.epsilon);
-      }
-      T *cached_key = nullptr, *cached_value = nullptr;
-      if (appends && position >= owned && position < owned + task.item.q_count) {
-        const u32 block = here ? room.fresh_block : table[position / p.block_size];
-        const i32 slot = position % p.block_size;
-        cached_key = cache + layout.Index(block, 0, t.at.at[1], slot);
-        cached_value = cache + layout.Index(block, 1, t.at.at[1], slot);
-      }
-      const i32 at = (position - page) * p.head_dim;
-      tile.ForEachColumn(half, [&](i32 d) {
-        RopePair key{x[d], x[d + half]};
-        if (p.qk_norm) key = Gain(key, inverse_rms, gain, d, half);
-        key = Rotate(key, angles + d * 2);
-        const float* v = x + p.head_dim;
-        const T k0 = Storage<T>::From(key.low), k1 = Storage<T>::From(key.high);
-        const T v0 = Storage<T>::From(v[d]), v1 = Storage<T>::From(v[d + half]);
-        const i32 c0 = KvColumn(swizzle, position, d), c1 = KvColumn(swizzle, position, d + half);
-        keys[at + c0] = k0;
-        keys[at + c1] = k1;
-        values[at + c0] = v0;
-        values[at + c1] = v1;
-        if (cached_key == nullptr) return;
-        cached_key[c0] = k0;
-        cached_key[c1] = k1;
-        cached_value[c0] = v0;
-        cached_value[c1] = v1;
-      });
-    });
-    struct alignas(16) Sixteen {
-      u32 word[4];
-    };
-    const i32 used = (end - page) * p.head_dim, all = static_cast<i32>(values - keys);
-    Sixteen* rest = reinterpret_cast<Sixteen*>(values + used);
-    tile.ForEachColumn((all - used) * static_cast<i32>(sizeof(T)) / 16,
-                       [&](i32 i) { rest[i] = Sixteen{{0, 0, 0, 0}}; });
-    tile.Sync();
   }
 
   // Results of some chunks in Scratch join what came before them. The last ones of the task leave its output, or
@@ -383,16 +373,20 @@ struct PagedAttention {
   template <class T>
   static EVT_FN void StoreOutput(const Task<Params>& t, const AttentionTask& task, i32 row, i32 d,
                                  const MergedPair& merged) {
+    const float inverse = merged.state.sum > 0.0f ? Divide(1.0f, merged.state.sum) : 0.0f;
+    const Two<T> out = {Storage<T>::From(Multiply(merged.low, inverse)),
+                        Storage<T>::From(Multiply(merged.high, inverse))};
+    out.To(OutputOf<T>(t, task, row, d));
+  }
+  template <class T>
+  static EVT_FN T* OutputOf(const Task<Params>& t, const AttentionTask& task, i32 row, i32 d) {
     const Params& p = t.params();
     const i32 k = p.kv_heads * p.group * p.head_dim;
     const i32 token = task.row_start + task.item.q_first;
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     const i32 heads = cut.Heads(p, t.at.at[2]);
-    const float inverse = merged.state.sum > 0.0f ? Divide(1.0f, merged.state.sum) : 0.0f;
-    const Two<T> out = {Storage<T>::From(Multiply(merged.low, inverse)),
-                        Storage<T>::From(Multiply(merged.high, inverse))};
-    out.To(t.Operand<T>(AttentionOperand::kOutput) +
-           ActivationIndex(k, token + row / heads, Head(p, cut, t.at, row % heads) * p.head_dim + d));
+    return t.Operand<T>(AttentionOperand::kOutput) +
+           ActivationIndex(k, token + row / heads, Head(p, cut, t.at, row % heads) * p.head_dim + d);
   }
 };
 

@@ -23,6 +23,10 @@ struct Plan {
   // an H200 with 8 KV heads, context 512: at one row the smaller ones make a step 4 to 5 % shorter, at eight rows 1 to
   // 4 % longer.)
   static constexpr i32 kPartTokens = 256;
+  // Query tokens from which on a row has large tiles over keys that `append_kv` has put into the cache, in steps in
+  // which that has tasks. Behind long contexts only if there are enough of these tiles for the workers.
+  static constexpr i32 kLongTokens = 64;
+  static constexpr i32 kLongContext = 4096;
 
   struct Params {
     i32 head_dim, kv_heads, group;
@@ -32,11 +36,14 @@ struct Plan {
     i32 max_groups;    // tiles that may be split
     i32 max_outputs;   // rows whose outputs do not fit get none
     i32 part_tokens;   // that a part covers at least; 0: kPartTokens, or twice as many
+    i32 long_tokens;   // 0: kLongTokens
+    DimRef appends = {-1, 0};  // tasks of append_kv; 0 of them: no row has large tiles
   };
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
-    const Shape shape(t.params(), static_cast<i32>(sizeof(T)));
+    using Tile = typename W::template LongAttentionTile<T>;
+    const Shape shape(t, static_cast<i32>(sizeof(T)), Tile::Rows(t.params().head_dim), static_cast<i32>(w.workers));
     i32* a = reinterpret_cast<i32*>(w.Scratch());
     const Memory m{a,
                    a + kMaxRows,
@@ -71,15 +78,22 @@ struct Plan {
   // How this model's attention is cut.
   struct Shape {
     i32 page_tokens, tile, tasks_per_item;
-    EVT_FN Shape(const Params& p, i32 bytes)
-        : page_tokens(KvPageTokens(p.head_dim, bytes)),
-          tile(AttentionTile(p.head_dim, p.group, bytes)),
-          tasks_per_item(p.kv_heads * AttentionSplits(p.head_dim, p.group, bytes)) {}
+    i32 long_tile, long_least, many_tiles;  // of rows of many query tokens
+    EVT_FN Shape(const Task<Params>& t, i32 bytes, i32 long_rows, i32 workers) {
+      const Params& p = t.params();
+      page_tokens = KvPageTokens(p.head_dim, bytes);
+      tile = AttentionTile(p.head_dim, p.group, bytes);
+      tasks_per_item = p.kv_heads * AttentionSplits(p.head_dim, p.group, bytes);
+      long_tile = long_rows / AttentionHeads(p.head_dim, p.group, bytes);
+      long_least = t.Dim(p.appends) == 0 ? 0x7fffffff : p.long_tokens > 0 ? p.long_tokens : kLongTokens;
+      many_tiles = CeilDiv(workers, 2 * tasks_per_item);
+    }
   };
 
   // What a row asks of attention.
   struct RowWork {
-    i32 context, length, tiles, pages;  // pages: of the row's most expensive tile
+    i32 context, length, appended, tile;
+    i32 tiles, pages;                   // pages: of the row's most expensive tile
     i32 chunks;                         // that any of its tiles may see
   };
 
@@ -91,15 +105,19 @@ struct Plan {
     RowWork work;
     work.context = m.context[r];
     work.length = m.length[r];
-    work.tiles = CeilDiv(work.length, shape.tile);
+    work.appended = work.length >= shape.long_least &&
+                    (work.context <= kLongContext || CeilDiv(work.length, shape.long_tile) >= shape.many_tiles);
+    work.tile = work.appended ? shape.long_tile : shape.tile;
+    work.tiles = CeilDiv(work.length, work.tile);
     const i32 last = work.context + work.length - 1;
     work.pages =
-        (last - Low(p, Max(work.context, last - shape.tile + 1))) / shape.page_tokens + 1;
+        (last - Low(p, Max(work.context, last - work.tile + 1))) / shape.page_tokens + 1;
     work.chunks = ChunkOf(Max(last, 0)) - ChunkOf(Low(p, work.context)) + 1;
     return work;
   }
 
   static EVT_FN i32 PartsOf(const RowWork& work, i32 share) {
+    if (work.appended) return 1;  // merged in registers
     return Max(1, Min(Min(work.pages / share, work.chunks), kMaxParts));
   }
 
@@ -162,7 +180,7 @@ struct Plan {
         const RowWork work = WorkOf(p, m, r, shape);
         const i32 parts = PartsOf(work, share);
         m.a[r] = work.tiles * parts;
-        m.b[r] = parts > 1 ? work.tiles * shape.tile * work.chunks : 0;
+        m.b[r] = parts > 1 ? work.tiles * work.tile * work.chunks : 0;
         m.c[r] = parts > 1 ? work.tiles : 0;
       });
       ScanExclusive(w, m.a, 3, kMaxRows, rows, m.totals);
@@ -177,10 +195,12 @@ struct Plan {
       const i32 r = FindSpan(m.a, rows, i);
       const RowWork work = WorkOf(p, m, r, shape);
       const i32 parts = PartsOf(work, share);
-      const i32 index = (i - m.a[r]) / parts;
-      const i32 base = m.b[r] + index * shape.tile * work.chunks;
+      // Whoever comes first gets the longest of many: those that see most.
+      const i32 number = (i - m.a[r]) / parts;
+      const i32 index = work.appended ? work.tiles - 1 - number : number;
+      const i32 base = m.b[r] + index * work.tile * work.chunks;
       out[i] = ItemOf(p, work, r, static_cast<i32>(t.step.Rows()[r].slot), index, (i - m.a[r]) % parts,
-                      parts, m.c[r] + index, base, shape.tile);
+                      parts, m.c[r] + index, base);
     });
     w.Parallel(1, [&](i32) {
       i32* counts = t.Operand<i32>(kCounts);
@@ -191,11 +211,11 @@ struct Plan {
 
   // Part `part` of a tile: its share of the tile's positions, cut at chunk boundaries.
   static EVT_FN AttentionItem ItemOf(const Params& p, const RowWork& work, i32 row, i32 slot, i32 index,
-                                     i32 part, i32 parts, i32 group, i32 partial_base, i32 tile) {
+                                     i32 part, i32 parts, i32 group, i32 partial_base) {
     AttentionItem item;
     item.row = row;
-    item.q_first = index * tile;
-    item.q_count = Min(tile, work.length - item.q_first);
+    item.q_first = index * work.tile;
+    item.q_count = Min(work.tile, work.length - item.q_first);
     const i32 low = Low(p, work.context + item.q_first);
     const i32 high = work.context + item.q_first + item.q_count;
     item.chunk_first = Cut(low, high, part, parts);
@@ -208,6 +228,7 @@ struct Plan {
     item.first_order = part == 0 ? 0 : 1 + item.chunk_first - Cut(low, high, 1, parts);
     item.slot = slot;
     item.context = work.context;
+    item.appended = work.appended;
     return item;
   }
 

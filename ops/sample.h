@@ -274,7 +274,7 @@ struct Sample {
     for (i32 block = tile * (kBestIds / kIds); block < (tile + 1) * (kBestIds / kIds); ++block) {
       bool any = false;
       EVT_ROLLED
-      for (i32 l = 0; l < kIds; ++l) any = any || row.Keeps(least, block * kIds + l);
+      for (i32 l = 0; l < kIds; ++l) any |= row.Keeps(least, block * kIds + l);
       if (!any) continue;
       PhiloxBlock random = Philox4x32(key, static_cast<u64>(block), position);
       EVT_ROLLED

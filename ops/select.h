@@ -44,7 +44,7 @@ struct LogitRow {
     return OrderOf(tiles[tile].value, tiles[tile].id) >= least;
   }
   EVT_FN bool Keeps(u64 least, i32 id) const {
-    return id < vocab && OrderOf(logits[id], id) >= least;
+    return (id < vocab) & (OrderOf(logits[id], id) >= least);  // no branch: few can be nested without spills
   }
   EVT_FN float Scaled(float logit) const {
     // Equal first: infinity - infinity is not 0.

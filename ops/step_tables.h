@@ -29,8 +29,9 @@ struct AttentionItem {
   i32 first_order;   // partials of the tile's earlier parts
   i32 slot;          // of the row
   i32 context;       // positions below it are in the cache (block-sparse: of the picked blocks' sequence)
+  i32 appended;      // 1: so are the step's own (ops/append_kv.h), and the tile is one of many rows
 };
-static_assert(sizeof(AttentionItem) == 48, "AttentionItem");
+static_assert(sizeof(AttentionItem) == 52, "AttentionItem");
 
 // Items that a step needs when no tile is split: what the table must at least hold.
 EVT_FN constexpr i32 MinAttentionItems(i32 max_rows, i32 max_tokens, i32 head_dim, i32 group,

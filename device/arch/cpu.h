@@ -185,6 +185,8 @@ struct CpuWorker : CpuWorkerBase {
   using LinearTile = CpuLinearTile<kIsaId, T, kTokens>;
   template <class T>
   using AttentionTile = HostAttentionTile<T>;
+  template <class T>
+  using LongAttentionTile = HostLongAttentionTile<T>;
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = false;

@@ -5,6 +5,7 @@
 #include "device/arch/host_sums.h"
 #include "device/dtype.h"
 #include "device/kv_view.h"
+#include "device/neighbours.h"
 #include "device/softmax.h"
 
 namespace eventide {
@@ -103,13 +104,14 @@ class HostAttentionTile {
   // Only tokens that a row may see are read, so nothing beyond a sequence's end can leak in. Rows that see
   // nothing of the page keep their bits.
   template <class P, class Low, class High>
-  EVT_FN void Page(const T* queries, const KvView<T, P>& keys, const KvView<T, P>& values,
+  EVT_FN void Page(const QueryRows<T>& queries, const KvView<T, P>& keys, const KvView<T, P>& values,
                    i32 tokens, i32, i32 rows, i32 head_dim, const Low& low, const High& high) {
     for (i32 row = 0; row < rows; ++row) {
       const i32 begin = low(row), end = Min(high(row), tokens);
       if (begin >= end) continue;
       float query[kMaxHeadDim];
-      for (i32 d = 0; d < head_dim; ++d) query[d] = ToFloat(queries[row * head_dim + d]);
+      const T* from = queries.At(row, head_dim);
+      for (i32 d = 0; d < head_dim; ++d) query[d] = ToFloat(from[d]);
       float scores[kMaxKvPageTokens];
       for (i32 s = 0; s < kMaxKvPageTokens; ++s) scores[s] = MinusInfinity();
       for (i32 s = begin; s < end; ++s) scores[s] = Dot(query, keys.Token(s), head_dim);
@@ -134,9 +136,59 @@ class HostAttentionTile {
     }
   }
 
- private:
+ protected:
   float sums_[kMaxAttentionElements];
   SoftmaxState state_[kMaxAttentionRows];
+};
+
+// Of many rows: chunks are merged here.
+template <class T>
+class HostLongAttentionTile : public HostAttentionTile<T> {
+  using Base = HostAttentionTile<T>;
+  using Base::state_, Base::sums_;
+
+ public:
+  static constexpr i32 kPages = 0;
+
+  template <class W>
+  EVT_FN HostLongAttentionTile(W& w, i32 head_dim, const LongMemory&) : Base(w) {
+    const i32 rows = Rows(head_dim);
+    for (i32 i = 0; i < rows * head_dim; ++i) merged_[i] = 0.0f;
+    for (i32 row = 0; row < rows; ++row) merged_state_[row] = {MinusInfinity(), 0.0f};
+    this->Start(rows, head_dim);
+  }
+
+  // As many as of any task: what these tiles are spared is the keys' rope.
+  static EVT_FN constexpr i32 Rows(i32 head_dim) {
+    return Min(kMaxAttentionElements * 2 / static_cast<i32>(sizeof(T)) / head_dim, kMaxAttentionRows);
+  }
+
+  EVT_FN void Merge(i32 rows, i32 head_dim, const LongMemory&) {
+    for (i32 row = 0; row < rows; ++row) {
+      const SoftmaxMerge merge = MergeStates(merged_state_[row], state_[row]);
+      for (i32 i = row * head_dim; i < (row + 1) * head_dim; ++i) merged_[i] = MergeValue(merge, merged_[i], sums_[i]);
+      merged_state_[row] = merge.state;
+    }
+    this->Start(rows, head_dim);
+  }
+  template <class F>
+  EVT_FN void Output(const QueryRows<T>&, i32 rows, i32 head_dim, const LongMemory&, const F& store) {
+    for (i32 row = 0; row < rows; ++row) {
+      const float sum = merged_state_[row].sum;
+      const float inverse = sum > 0.0f ? Divide(1.0f, sum) : 0.0f;
+      for (i32 d = 0; d < head_dim; d += 8) {
+        Neighbours<T, 8> out;
+        for (i32 i = 0; i < 8; ++i) {
+          out.at[i] = Storage<T>::From(Multiply(merged_[row * head_dim + d + i], inverse));
+        }
+        store(row, d, out);
+      }
+    }
+  }
+
+ private:
+  float merged_[kMaxAttentionElements];
+  SoftmaxState merged_state_[kMaxAttentionRows];
 };
 
 }  // namespace eventide

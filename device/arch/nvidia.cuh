@@ -185,6 +185,8 @@ template <class Port, class T, int kTokens>
 class GpuLinearTile;
 template <class Port, class T>
 class GpuAttentionTile;
+template <class Port, class T>
+class GpuLongAttentionTile;
 
 // What all roles have: the step, waiting, aborting. One object per thread.
 template <class Port>
@@ -193,6 +195,8 @@ struct GpuWorkerBase {
   using LinearTile = GpuLinearTile<Port, T, kTokens>;
   template <class T>
   using AttentionTile = GpuAttentionTile<Port, T>;
+  template <class T>
+  using LongAttentionTile = GpuLongAttentionTile<Port, T>;
   static constexpr i32 kGroups = kComputeWarps;
   static constexpr bool kSwizzledKv = true;
   static constexpr bool kPagesAreCopies = true;

@@ -49,13 +49,7 @@ class GpuAttentionTile {
     const i32 part = head_dim <= kDims ? 0 : unit_ / blocks;
     first_row_ = (unit_ - part * blocks) * kRows;
     first_dim_ = part * kDims;
-#pragma unroll
-    for (i32 n = 0; n < kDims / 8; ++n) {
-#pragma unroll
-      for (i32 i = 0; i < 4; ++i) sums_[n][i] = 0.0f;
-    }
-#pragma unroll
-    for (i32 h = 0; h < 2; ++h) state_[h] = {BitsFloat(0xff800000u), 0.0f};
+    Clear();
     return slot_;
   }
   template <class Pages, class Visit>
@@ -105,15 +99,10 @@ class GpuAttentionTile {
   // One page of keys and values joins. begin(row), end(row): the tokens of the page that a row sees. Values
   // beyond the page's last token are zero; keys there may be anything.
   template <class Begin, class End>
-  EVT_FN void Page(const T* queries, const KvView<T, GpuPage>& keys,
+  EVT_FN void Page(const QueryRows<T>& queries, const KvView<T, GpuPage>& keys,
                    const KvView<T, GpuPage>& values, i32, i32 page_tokens, i32 rows, i32 head_dim,
                    const Begin& begin, const End& end) {
-#pragma unroll 1
-    for (i32 first = 0; first < page_tokens; first += kTokens) {
-      const u32 offset = static_cast<u32>(first * head_dim) * sizeof(T);
-      Join(queries, keys.page.data + offset, values.page.data + values.offset + offset, first,
-           Min(page_tokens, kTokens), rows, head_dim, begin, end);
-    }
+    Pages<false>(queries, keys, values, page_tokens, rows, head_dim, begin, end);
   }
 
   // at(row): where the chunk's sums of a row go, and its state behind them.
@@ -139,14 +128,36 @@ class GpuAttentionTile {
     }
   }
 
- private:
+ protected:
+  // kFull: of all 16 rows something may come, whether the task has them or not.
+  template <bool kFull, class Begin, class End>
+  EVT_FN void Pages(const QueryRows<T>& queries, const KvView<T, GpuPage>& keys, const KvView<T, GpuPage>& values,
+                    i32 page_tokens, i32 rows, i32 head_dim, const Begin& begin, const End& end) {
+#pragma unroll 1
+    for (i32 first = 0; first < page_tokens; first += kTokens) {
+      const u32 offset = static_cast<u32>(first * head_dim) * sizeof(T);
+      Join<kFull>(queries, keys.page.data + offset, values.page.data + values.offset + offset, first,
+                  Min(page_tokens, kTokens), rows, head_dim, begin, end);
+    }
+  }
+
+  EVT_FN void Clear() {
+#pragma unroll
+    for (i32 n = 0; n < kDims / 8; ++n) {
+#pragma unroll
+      for (i32 i = 0; i < 4; ++i) sums_[n][i] = 0.0f;
+    }
+#pragma unroll
+    for (i32 h = 0; h < 2; ++h) state_[h] = {BitsFloat(0xff800000u), 0.0f};
+  }
+
   // `tokens` of the page's, from `first` on.
-  template <class Begin, class End>
-  EVT_FN void Join(const T* queries, const u8* keys, const u8* values, i32 first, i32 tokens, i32 rows,
+  template <bool kFull, class Begin, class End>
+  EVT_FN void Join(const QueryRows<T>& queries, const u8* keys, const u8* values, i32 first, i32 tokens, i32 rows,
                    i32 head_dim, const Begin& begin, const End& end) {
     thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));  // as in nvidia_linear.cuh
     float s[kTokens / 8][4];
-    Scores(queries, keys, tokens, rows, head_dim, s);
+    Scores(queries, keys, tokens, kFull ? first_row_ + kRows : rows, head_dim, s);
     const i32 group = static_cast<i32>((thread_ % 32) / 4),
               column = static_cast<i32>((thread_ % 32) % 4 * 2);
     float factor[2];
@@ -154,9 +165,9 @@ class GpuAttentionTile {
     for (i32 h = 0; h < 2; ++h) {
       factor[h] = 1.0f;
       // Blocks of few rows have none in their upper half.
-      if (h == 1 && rows - first_row_ <= 8) continue;
+      if (!kFull && h == 1 && rows - first_row_ <= 8) continue;
       const i32 row = first_row_ + group + h * 8;
-      const bool mine = row < rows;
+      const bool mine = kFull || row < rows;
       factor[h] = Softmax(s, h, column, mine ? begin(row) - first : 0, mine ? end(row) - first : 0,
                           tokens);
     }
@@ -172,7 +183,7 @@ class GpuAttentionTile {
   }
 
   // s[n] = scores of tokens n * 8 ... of the page, as accumulator fragments.
-  EVT_FN void Scores(const T* queries, const u8* keys, i32 page_tokens, i32 rows,
+  EVT_FN void Scores(const QueryRows<T>& queries, const u8* keys, i32 page_tokens, i32 rows,
                      i32 head_dim, float (&s)[kTokens / 8][4]) {
 #pragma unroll
     for (i32 n = 0; n < kTokens / 8; ++n) {
@@ -187,7 +198,7 @@ class GpuAttentionTile {
               line = static_cast<i32>((thread_ % 32) % 8);
     // Where the block of 16 has no row, the last one stands in: what comes of it is never stored.
     const i32 query_row = Min(first_row_ + matrix % 2 * 8 + line, rows - 1);
-    const u32 query = SharedAddress(queries) + static_cast<u32>(query_row) * row_bytes;
+    const u32 query = SharedAddress(queries.At(query_row, head_dim));
     const u32 key = SharedAddress(keys) + static_cast<u32>(line) * row_bytes;
 #pragma unroll 1
     for (i32 piece = 0; piece < kMaxHeadDim / 8; piece += 4) {

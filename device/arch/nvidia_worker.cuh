@@ -79,7 +79,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
       shared.waiting[role].grid = -1;
     }
     // Each lane may always have its floor.
-    shared.pool.Reset(page_count, Max(P::kStreamFloor, 1u), Max(P::kInputFloor, 1u));
+    shared.pool.Reset(page_count, Max(P::kStreamFloor, Port::kLongFloor), Max(P::kInputFloor, 1u));
     shared.sum_of_rows = 0;
     shared.step.header = header;
   }

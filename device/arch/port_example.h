@@ -148,13 +148,27 @@ struct ExampleAttentionTile {
   template <class Load>
   float RowSum(i32 n, const Load& load);
   // The chunk's next page joins, which has `tokens` tokens; begin(row) and end(row) bound those that a row
-  // sees. queries: [rows][head_dim].
-  template <class View, class Begin, class End>
-  void Page(const T* queries, const View& keys, const View& values, i32 tokens, i32 page_tokens, i32 rows,
-            i32 head_dim, const Begin& begin, const End& end);
+  // sees.
+  template <class Queries, class View, class Begin, class End>
+  void Page(const Queries& queries, const View& keys, const View& values, i32 tokens, i32 page_tokens,
+            i32 rows, i32 head_dim, const Begin& begin, const End& end);
   // at(row): where the chunk's sums of a row go, with its maximum and its sum of weights behind them.
   template <class At>
   void Store(i32 rows, i32 head_dim, const At& at) const;
+};
+
+// Attention of a tile of many rows by all groups together, each on rows of its own, chunk after chunk, as
+// LongAttentionTile<T>: what ExampleAttentionTile has, but for Units, Start, ForEachPage and Store.
+template <class T>
+struct ExampleLongAttentionTile : ExampleAttentionTile<T> {
+  static constexpr i32 kPages = 0;  // of memory, beside the one for queries; at most kMaxLongPages
+  ExampleLongAttentionTile(ExampleWorker& w, i32 head_dim, const struct LongMemory& memory);
+  static i32 Rows(i32 head_dim);  // of a tile at most; an even number
+  // The chunk joins those before it; the next begins.
+  void Merge(i32 rows, i32 head_dim, const struct LongMemory& memory);
+  // store(row, dim, eight): attention's results, eight neighbours at a time. May write over the queries.
+  template <class Queries, class F>
+  void Output(const Queries& queries, i32 rows, i32 head_dim, const struct LongMemory& memory, const F& store);
 };
 
 // Products of a tile of packed weights with a tile of activations (ops/linear.h), as the worker's member

@@ -132,6 +132,8 @@ struct SimWorker {
   using LinearTile = CpuLinearTile<0, T, kTokens>;
   template <class T>
   using AttentionTile = HostAttentionTile<T>;
+  template <class T>
+  using LongAttentionTile = HostLongAttentionTile<T>;
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = true;

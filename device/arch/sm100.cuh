@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/arch/bulk_copy.cuh"
-#include "device/arch/nvidia_attention.cuh"
+#include "device/arch/nvidia_long_attention.cuh"
 #include "device/arch/nvidia_worker.cuh"
 
 namespace eventide {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/arch/bulk_copy.cuh"
-#include "device/arch/nvidia_attention.cuh"
+#include "device/arch/nvidia_long_attention.cuh"
 #include "device/arch/nvidia_worker.cuh"
 
 namespace eventide {
@@ -12,6 +12,8 @@ struct Sm120 : BulkCopyPort {
   static constexpr bool kTensorBoxes = false;  // its service warps have no registers to spare for them
   static constexpr i32 kAttentionTokens = 32;
   static constexpr i32 kAttentionDims = 64;  // see sm80.cuh
+  static constexpr i32 kMergedAside = 4;
+  static constexpr u32 kLongFloor = 2;
   static EVT_FN void TakeRegisters() {}
   static EVT_FN void GiveRegisters() {}
 };

@@ -149,7 +149,7 @@ TEST_CASE("a mixture of experts without any one of its edges is refused") {
     ModelConfig config = *PresetConfig(preset);
     config.layers = 2;
     DecoderLimits limits = SmallLimits();
-    limits.max_tokens = 20;
+    limits.max_tokens = 70;  // enough for a row of many
     const auto decoder = BuildDecoder(config, config.dtype, limits);
     REQUIRE(decoder.ok());
     const VerifyOptions options = DecoderVerifyOptions(*decoder);

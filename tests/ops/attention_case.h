@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/layout.h"
+#include "ops/append_kv.h"
 #include "ops/block_bounds.h"
 #include "ops/paged_attention.h"
 #include "ops/pick_blocks.h"
@@ -27,6 +28,7 @@ struct AttentionShape {
   int max_tokens = 64;  // of a step
   int picked = -1;      // >= 0: rows of one token attend to so many full blocks (ops/pick_blocks.h)
   int part_chunks = 2;  // then, of a part of a tile
+  int long_tokens = 0;  // Plan::Params; -1: no row has large tiles
 };
 
 // The raw projections of every position of every sequence, and what is constant.
@@ -251,11 +253,11 @@ class AttentionCase {
     const TensorId output =
         rig_.template Output<i32>("row_output", s.sequences, TensorRole::kScratch);
     const TensorId token = rig_.template Output<i32>("output_token", 1, TensorRole::kScratch);
-    const TensorId items = rig_.template Output<i32>("items", static_cast<size_t>(max_items) * 12,
-                                                     TensorRole::kScratch);
+    const size_t item_words = static_cast<size_t>(max_items) * (sizeof(AttentionItem) / 4);
+    const TensorId items = rig_.template Output<i32>("items", item_words, TensorRole::kScratch);
     const EventId planned = g.AddEvents("planned", {1});
     const TensorId counts = g.AddPublished("counts", {kStepCounts + OpRig::GuardElements<i32>()}, 0,
-                                           max_items, planned, {0});
+                                           std::max(max_items, s.max_tokens), planned, {0});
     rig_.Declare(counts, std::vector<i32>(kStepCounts));
     qkv_ = rig_.Input(
         "qkv",
@@ -274,23 +276,33 @@ class AttentionCase {
                       std::vector<i32>(static_cast<size_t>(max_groups) * s.kv_heads *
                                        AttentionSplits(s.head_dim, s.group, static_cast<int>(sizeof(T)))));
     output_ = rig_.template Output<T>("output", CeilDiv(s.max_tokens, 8) * ActivationGroup(k));
-    g.Call<Plan>(
-         "plan", {start, row, output, token, items, counts},
-         {s.head_dim, s.kv_heads, s.group, s.window, max_items, s.max_partials, max_groups, 1, 128}, {1},
-         Storage<T>::kVariant)
+    const bool appends = s.long_tokens >= 0 && s.picked < 0;
+    g.Call<Plan>("plan", {start, row, output, token, items, counts},
+                 {s.head_dim, s.kv_heads, s.group, s.window, max_items, s.max_partials, max_groups, 1, 128,
+                  std::max(s.long_tokens, 0), DimRef{-1, appends}},
+                 {1}, Storage<T>::kVariant)
         .Notify(planned, {0});
     g.BeginSection("attention", 1);
     AttentionParams params = {s.head_dim, s.kv_heads, s.group, data_.stride, s.block_size, s.window,
                               static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim))), 1e-6f,
                               s.qk_norm};
     const i32 splits = AttentionSplits(s.head_dim, s.group, static_cast<int>(sizeof(T)));
+    const EventId appended = g.AddEvents("appended", {1});
+    if (appends) {
+      const Expr tokens = g.Load(counts, {kCountTokens});
+      g.Call<AppendKv>("append_kv", {start, row, qkv_, k_norm, rope, cache_},
+                       {s.head_dim, s.kv_heads, s.group, data_.stride, s.block_size, 1e-6f, s.qk_norm},
+                       {CeilDiv(tokens, AppendKv::kTokens), s.kv_heads}, Storage<T>::kVariant)
+          .Wait(planned, {0})
+          .Notify(appended, {0});
+    }
     if (s.picked < 0) {
-      g.Call<PagedAttention>("attention",
-                             {items, start, qkv_, cache_, q_norm, k_norm, rope, partials, merge_, output_,
-                              items, items},
-                             params, {g.Load(counts, {kCountItems}), s.kv_heads, splits},
-                             Storage<T>::kVariant)
-          .Wait(planned, {0});
+      GridHandle attend = g.Call<PagedAttention>(
+          "attention",
+          {items, start, qkv_, cache_, q_norm, k_norm, rope, partials, merge_, output_, items, items}, params,
+          {g.Load(counts, {kCountItems}), s.kv_heads, splits}, Storage<T>::kVariant);
+      attend.Wait(planned, {0});
+      if (appends) attend.Wait(appended, {0});
     } else {
       const Expr rows = g.AddSymbol("rows", 0, s.sequences);
       const TensorId bounds = rig_.template Output<T>(
@@ -298,8 +310,7 @@ class AttentionCase {
       picked_ = rig_.template Output<i32>("picked", s.sequences, TensorRole::kScratch);
       table_ = rig_.template Output<i32>(
           "table", static_cast<size_t>(s.sequences * s.kv_heads * blocks_), TensorRole::kScratch);
-      const TensorId pick_items = rig_.template Output<i32>("pick_items", static_cast<size_t>(max_items) * 12,
-                                                            TensorRole::kScratch);
+      const TensorId pick_items = rig_.template Output<i32>("pick_items", item_words, TensorRole::kScratch);
       const EventId picked = g.AddEvents("rows_picked", {1}), itemised = g.AddEvents("itemised", {1});
       const EventId attended = g.AddEvents("attended", {1});
       const TensorId pick_counts = g.AddPublished(

@@ -37,7 +37,10 @@ TEST_CASE("attention has the same bits for every chunk of prefill from 1 to whol
     s.sequences = 1;
     s.max_positions = s.max_tokens = 70;
     s.qk_norm = window > 0;
-    CheckChunks<BF16>(kCpu, s, 70, chunks, 5);
+    for (const int long_tokens : {-1, 0, 5}) {
+      s.long_tokens = long_tokens;
+      CheckChunks<BF16>(kCpu, s, 70, chunks, 5);
+    }
   }
   AttentionShape s{.head_dim = 32, .kv_heads = 2, .group = 2};
   s.sequences = 1;

@@ -54,13 +54,15 @@ template <class W>
 struct GroupWorker {
   template <class T>
   using AttentionTile = GroupTile<T>;
+  template <class T>
+  using LongAttentionTile = HostLongAttentionTile<T>;  // all groups do the same
   static constexpr i32 kGroups = eventide::kGroups;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = false;
 
   Team<W>& team;
   i32 group;
-  i32 taken = 0;
+  i32 taken[kLanes] = {0, 0};
 
   bool Leader() const { return group == 0; }
   void Sync() { team.barrier.arrive_and_wait(); }
@@ -69,9 +71,11 @@ struct GroupWorker {
     return team.worker.AwaitReady();
   }
   u8* Scratch() { return team.worker.Scratch(); }
-  CpuPage Peek(u32 lane, i32 ahead) { return team.worker.Peek(lane, taken + ahead); }
+  CpuPage Peek(u32 lane, i32 ahead) { return team.worker.Peek(lane, taken[lane] + ahead); }
+  CpuPage Take(u32 lane) { return team.worker.Peek(lane, taken[lane]++); }
+  void Drop(u32) {}
   void Release(u32, i32, i32, bool) {}
-  void Advance(u32, i32 pages) { taken += pages; }
+  void Advance(u32 lane, i32 pages) { taken[lane] += pages; }
   u8* Own(CpuPage& page, const CopyShape& shape) {
     const std::lock_guard lock(team.mutex);
     return team.worker.Own(page, shape);

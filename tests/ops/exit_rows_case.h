@@ -94,8 +94,8 @@ inline void CheckExitRows(const OpBackend& backend, int rows, uint64_t seed) {
 
   const ExitPoints points{1, 2, 5};
   const i32 layers = 7;  // the point is in front of layer 3: lines 3 and 4
-  std::vector<i32> raw(items.size() * 12 + 12);
-  std::memcpy(raw.data(), items.data(), items.size() * 48);
+  std::vector<i32> raw((items.size() + 1) * (sizeof(AttentionItem) / 4));
+  std::memcpy(raw.data(), items.data(), items.size() * sizeof(AttentionItem));
   OpRig rig("exit_rows");
   const Expr symbol = rig.graph().AddSymbol("tokens", 0, 1 << 20);
   const TensorId decided_id = rig.Add("decided", TensorRole::kState, padded(decided, 1));

@@ -82,6 +82,8 @@ TEST_CASE("plan on a GPU covers random steps exactly") {
     s.head_dim = 8 * random.Between(1, 32);
     s.group = random.Between(1, 20);
     s.window = random.Below(3) ? 0 : random.Between(1, 3000);
+    if (random.Below(2)) s.long_tokens = random.Between(1, 100);
+    s.long_rows = kMaxLongRows;
     INFO("trial " << trial);
     CheckPlan(trial % 2 ? kGpu : kGpuThree, s,
               RandomStep(random, random.Below(s.max_rows + 1), s.max_tokens, 30000));
@@ -115,6 +117,15 @@ TEST_CASE("attention on a GPU has the same bits for any prefill chunk and any nu
   s.window = 70;
   s.qk_norm = true;
   CheckChunks<BF16>(kGpu, s, 300, {5, 128}, 3);
+  // Tiles of many rows, against those of few: chunks of 64 and of 256 positions, and heads that two warps share.
+  for (const AttentionShape& shape :
+       {AttentionShape{.head_dim = 128, .kv_heads = 1, .group = 4}, AttentionShape{.head_dim = 256, .kv_heads = 1, .group = 3},
+        AttentionShape{.head_dim = 80, .kv_heads = 2, .group = 1, .window = 500, .qk_norm = true}}) {
+    AttentionShape m = shape;
+    m.sequences = 1;
+    m.max_positions = m.max_tokens = 1400;
+    CheckChunks<BF16>(kGpu, m, 1400, {61, 1100}, 3);
+  }
   for (const int window : {0, 3000}) {
     AttentionShape l{.head_dim = 128, .kv_heads = 1, .group = 4, .window = window};
     l.max_positions = 20010;

@@ -16,6 +16,8 @@ struct PlanShape {
   int max_partials = 100000, max_groups = 1000, max_outputs = 700;
   int part_tokens = 128;
   int spare_items = 1000;  // beyond what unsplit tiles need
+  int long_tokens = -1;    // Plan::Params; -1: no row has large tiles
+  int long_rows = 0;       // of a tile, then, on the backend
 };
 
 struct Planned {
@@ -31,11 +33,12 @@ inline Planned RunPlan(const OpBackend& backend, const PlanShape& s, OpStep step
   const TensorId row = rig.Output<i32>("token_row", s.max_tokens);
   const TensorId output = rig.Output<i32>("row_output", s.max_rows);
   const TensorId token = rig.Output<i32>("output_token", s.max_outputs);
-  const TensorId items = rig.Output<i32>("items", static_cast<size_t>(max_items) * 12);
+  const TensorId items = rig.Output<i32>("items", static_cast<size_t>(max_items) * (sizeof(AttentionItem) / 4));
   const TensorId counts = rig.Output<i32>("counts", kStepCounts);
   rig.graph().Call<Plan>("plan", {start, row, output, token, items, counts},
                          {s.head_dim, s.kv_heads, s.group, s.window, max_items, s.max_partials,
-                          s.max_groups, s.max_outputs, s.part_tokens},
+                          s.max_groups, s.max_outputs, s.part_tokens, std::max(s.long_tokens, 0),
+                          DimRef{-1, s.long_tokens >= 0}},
                          {1}, Storage<BF16>::kVariant);
   rig.Start(backend);
   step.Upload(rig);
@@ -45,7 +48,7 @@ inline Planned RunPlan(const OpBackend& backend, const PlanShape& s, OpStep step
   const std::vector<i32> raw = rig.Get<i32>(items);
   REQUIRE(p.counts[kCountItems] <= max_items);
   p.items.resize(p.counts[kCountItems]);
-  if (!p.items.empty()) std::memcpy(p.items.data(), raw.data(), p.items.size() * 48);
+  if (!p.items.empty()) std::memcpy(p.items.data(), raw.data(), p.items.size() * sizeof(AttentionItem));
   return p;
 }
 
@@ -85,7 +88,12 @@ inline void CheckItems(const Planned& p, const OpStep& step, const PlanShape& s)
     const i32 context = static_cast<i32>(step.slots[row.slot].context_length);
     REQUIRE(head.part == 0);
     REQUIRE(head.q_count > 0);
-    REQUIRE(head.q_count <= AttentionTile(s.head_dim, s.group, 2));
+    const i32 length = static_cast<i32>(step.Length(row));
+    if (s.long_tokens < 0 || length < s.long_tokens) REQUIRE(head.appended == 0);
+    if (s.long_tokens > 0 && length >= s.long_tokens && context <= Plan::kLongContext) REQUIRE(head.appended == 1);
+    if (head.appended) REQUIRE(head.parts == 1);
+    const i32 rows = head.appended ? s.long_rows / AttentionHeads(s.head_dim, s.group, 2) : 0;
+    REQUIRE(head.q_count <= std::max(rows, AttentionTile(s.head_dim, s.group, 2)));
     for (i32 q = 0; q < head.q_count; ++q) ++covered[head.row].at(head.q_first + q);
     const i32 low = s.window ? std::max(0, context + head.q_first - s.window + 1) : 0;
     const i32 last = context + head.q_first + head.q_count - 1;
@@ -99,6 +107,7 @@ inline void CheckItems(const Planned& p, const OpStep& step, const PlanShape& s)
       REQUIRE(item.row == head.row);
       REQUIRE(item.q_first == head.q_first);
       REQUIRE(item.part == part);
+      REQUIRE(item.appended == head.appended);
       REQUIRE(item.parts == head.parts);
       REQUIRE(item.chunk_first == chunk);
       REQUIRE(item.chunk_end >= chunk);

@@ -13,6 +13,8 @@ TEST_CASE("plan's tables and items cover random steps exactly") {
     s.group = random.Between(1, 20);
     s.kv_heads = random.Between(1, 8);
     s.window = random.Below(3) ? 0 : random.Between(1, 3000);
+    if (random.Below(2)) s.long_tokens = random.Between(1, 100);
+    s.long_rows = AttentionRows(s.head_dim, 2);
     OpBackend backend = backends[trial % backends.size()];
     backend.workers = random.Between(1, 8);
     INFO("trial " << trial << ", " << backend.name);

@@ -110,6 +110,7 @@ inline std::unique_ptr<DecoderModel> MakeDecoderModel(const DecoderVariant& vari
   limits.max_tokens = 64;
   limits.max_outputs = 8;
   limits.part_tokens = 64;
+  limits.long_tokens = 6;
   limits.max_model_len = 320;
   limits.num_blocks = 3 * 320 / limits.block_size;
   limits.exit_first = variant.exits ? 1 : 0;
