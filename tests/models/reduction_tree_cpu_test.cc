@@ -106,7 +106,7 @@ class HalvingAttentionTile : public HostAttentionTile<T> {
  public:
   using HostAttentionTile<T>::HostAttentionTile;
   template <class P, class Low, class High>
-  void Page(const T* queries, const KvView<T, P>& keys, const KvView<T, P>& values, i32 tokens,
+  void Page(const QueryRows<T>& queries, const KvView<T, P>& keys, const KvView<T, P>& values, i32 tokens,
             i32 page_tokens, i32 rows, i32 head_dim, const Low& low, const High& high) {
     using Base = HostAttentionTile<T>;
     const i32 middle = rows > 8 ? 7 : 0;
