@@ -16,7 +16,7 @@ namespace {
 
 // Of CPU, on the machine of record. 4,000 is what a user should wait at most, and was held until tiles of 128 query rows
 // and the walk warp: those kernels take 5,000 to 5,400 (docs/results.md).
-constexpr double kMaxMilliseconds = 6000;
+constexpr double kMaxMilliseconds = 6500;
 
 bool HaveNvrtc() {
   const absl::StatusOr<const Nvrtc*> nvrtc = Nvrtc::Get();
@@ -123,7 +123,7 @@ TEST_CASE("kernels with early exit keep the rules of PTX, and spill next to noth
       CHECK_FALSE(compiled->usage.setmaxnreg_ignored);
       cheapest = std::min(cheapest, MillisecondsOfRecord(compiled->cpu_milliseconds));
     }
-    CHECK(cheapest < 2.5 * kMaxMilliseconds);
+    CHECK(cheapest < 1.7 * kMaxMilliseconds);
   }
 }
 
