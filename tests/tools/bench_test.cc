@@ -163,8 +163,8 @@ TEST_CASE("bench moe measures every routing and says where the tokens went") {
   REQUIRE(recorded.size() == 2);
   CHECK(recorded[0]["policy"] == "static");
   CHECK(recorded[1]["tokens_per_expert"] == recorded[0]["tokens_per_expert"]);
-  CHECK(Run(moe + "--routing zipf:-1").code == 1);
-  CHECK(Run("bench moe --model random:test-llama --device cpu").code == 1);
+  CHECK(Run(moe + "--routing zipf:-1").code == 2);
+  CHECK(Run("bench moe --model random:test-llama --device cpu").code == 2);
 }
 
 TEST_CASE("a recorded step can be inspected without naming the model again") {

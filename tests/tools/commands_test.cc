@@ -390,7 +390,7 @@ TEST_CASE("inspect shows graphs, events, schedules and sources without a GPU") {
   CHECK(Run(model + "--dot").out.find("digraph") != std::string::npos);
   CHECK(Run(model + "--source --arch sm_90a").out.find("eventide_step") != std::string::npos);
   const Json events = Json::parse(Run(model + "--events --json").out);
-  CHECK(events["events"].size() == 8);
+  CHECK(events["events"].size() == 9);
   const Json schedule = Json::parse(Run(model + "--schedule --json").out);
   CHECK(schedule["workers"] == 132);
 }
