@@ -88,7 +88,7 @@ TEST_CASE("a start does not grow with the sequences it may serve") {
 
 TEST_CASE("a start that fails says why and with which code") {
   if (Missing()) return;
-  CHECK(Run("warmup --model random:no-such").code == 1);
+  CHECK(Run("warmup --model random:no-such").code == 2);
   CHECK(Run("warmup --model random:test-llama --cold --compare").code == 2);
   CHECK(Run("warmup --model random:test-llama --device cpu --dtype int3").code == 2);
   CHECK(Run("warmup --model /no/such/model --device cpu").code == 1);
