@@ -33,7 +33,7 @@ struct LongMemory {
   u8* pages[kMaxLongPages];
 };
 
-// The queries of a task's rows, [row][head_dim]: tiles of many rows have half of the most there may be (LongRows) in
+// The queries of a task's rows, [row][head_dim]: tiles of many rows have half of the most there may be (LongAttentionTile::Rows) in
 // a page.
 template <class T>
 struct QueryRows {

@@ -9,9 +9,9 @@ Expr AppendsOf(const Decoder& decoder, const Expr& rows, const Expr& tokens) {
   if (decoder.HasExits()) return Expr(0);
   // Where some row may have so many tokens: then there are so many more tokens than rows. The factor makes all of the
   // tiles of the first such token.
-  static_assert(CeilDiv(Plan::kMaxRows + Plan::kLongTokens, AppendKv::kTokens) <= 64);
   const int least = decoder.limits.long_tokens > 0 ? decoder.limits.long_tokens : Plan::kLongTokens;
-  return Min(CeilDiv(tokens, AppendKv::kTokens), Max(tokens - rows - (least - 2), 0) * 64);
+  const int all = CeilDiv(Plan::kMaxRows + least, AppendKv::kTokens);
+  return Min(CeilDiv(tokens, AppendKv::kTokens), Max(tokens - rows - (least - 2), 0) * all);
 }
 
 EventId AddAppends(const AppendsPlace& place) {

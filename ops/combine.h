@@ -57,7 +57,7 @@ struct Combine {
     EVT_ROLLED
     for (i32 rank = 0; rank < p.top_k; rank += kRanksAtOnce) {
       const i32 ranks = Min(p.top_k - rank, kRanksAtOnce);
-      if (rank > 0) w.Sync();
+      w.Sync();  // the task before, or the ranks before, may still be reading Scratch
       w.Parallel(tokens * kRanksAtOnce, [&](i32 i) {
         if (i % kRanksAtOnce >= ranks) return;
         const i64 pair = static_cast<i64>(first + i / kRanksAtOnce) * p.top_k + rank + i % kRanksAtOnce;

@@ -363,7 +363,7 @@ struct Linear {
           const float mean = Divide(sum, static_cast<float>(p.norm_size));
           memo.scale[token] = Divide(1.0f, SquareRoot(Add(mean, p.epsilon)));
         });
-    w.Sync();  // every thread has compared; the scales are read after Finish's barriers
+    w.Sync();  // every thread has compared, and may read the scales
     if (w.Leader()) {
       memo.node = &t.node;
       memo.layer = t.at.layer;

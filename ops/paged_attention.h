@@ -157,7 +157,12 @@ struct PagedAttention {
                           : Partial<T>(t, task, order, row);
           });
         }
-        if (!merges) break;
+        if (!merges) {
+          // Merges have barriers; without one a group could look for a page of the next wave while another's of this
+          // wave, in the same slot, has not arrived.
+          if (first + wave < task.item.chunk_end) w.Sync();
+          break;
+        }
         w.Sync();
         const bool last = first + done + count >= task.item.chunk_end;
         MergeResults<T>(w, t, room, count, turn++, last);

@@ -103,9 +103,9 @@ struct MovingRegistersPort : BulkCopyPort {
   static constexpr i32 kMergedAside = 8;
   static constexpr u32 kLongFloor = 3;
   // A block is launched with 168 registers for each of 384 threads, and no more than those can be
-  // shared out: 256 * 208 + 128 * 88 = 384 * 168. One step more and TakeRegisters waits for ever.
-  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 208;"); }
-  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 88;"); }
+  // shared out: 256 * 200 + 128 * 104 = 384 * 168. One step more and TakeRegisters waits for ever.
+  static EVT_FN void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 200;"); }
+  static EVT_FN void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 104;"); }
 };
 
 }  // namespace eventide

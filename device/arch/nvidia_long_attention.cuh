@@ -118,8 +118,9 @@ class GpuLongAttentionTile : public GpuAttentionTile<Port, T> {
     return reinterpret_cast<float2*>(memory.pages[at / kPageBlocks]) +
            (at % kPageBlocks * 2 + h) * static_cast<i32>(kComputeThreads) + static_cast<i32>(thread_);
   }
+  // Each warp has its own, also those that have parts of the same rows: they would have to wait for each other.
   EVT_FN SoftmaxState& State(const LongMemory& memory, i32 h) const {
-    return reinterpret_cast<SoftmaxState*>(memory.near)[Row(h)];
+    return reinterpret_cast<SoftmaxState*>(memory.near)[unit_ * kRows + static_cast<i32>(thread_ % 32) / 4 + h * 8];
   }
   EVT_FN i32 Row(i32 h) const { return first_row_ + static_cast<i32>(thread_ % 32) / 4 + h * 8; }
   float merged_[kKept][4];
