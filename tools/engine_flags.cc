@@ -79,6 +79,13 @@ std::string Llama2cTokenizerBeside(const std::string& model, int vocab) {
   return "";
 }
 
+// A preset is named on the command line, a file's faults are the file's.
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenNamed(const std::string& name, PhaseLog* phases) {
+  auto source = OpenModel(name, phases);
+  if (!source.ok() && absl::StartsWith(name, "random:")) return AsUsageError(source.status());
+  return source;
+}
+
 }  // namespace
 
 void AddModelFlags(CLI::App* app, EngineFlags* flags) {
@@ -183,13 +190,6 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
       ->check(NotEmpty());
   app->add_option("--seed", flags->seed, "Of sampling, where a request brings none")
       ->check(WholeNumber(0, UINT64_MAX));
-}
-
-// A preset is named on the command line, a file's faults are the file's.
-static absl::StatusOr<std::unique_ptr<WeightSource>> OpenNamed(const std::string& name, PhaseLog* phases) {
-  auto source = OpenModel(name, phases);
-  if (!source.ok() && absl::StartsWith(name, "random:")) return AsUsageError(source.status());
-  return source;
 }
 
 absl::StatusOr<OpenedModel> OpenFlaggedModel(const EngineFlags& flags, PhaseLog* phases) {
