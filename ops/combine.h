@@ -7,6 +7,7 @@
 
 #include "device/dtype.h"
 #include "device/layout.h"
+#include "device/neighbours.h"
 #include "device/op.h"
 #include "ops/expert_tables.h"
 
@@ -83,7 +84,7 @@ struct Combine {
     w.Parallel(kTokens * (kColumns / 16), [&](i32 i) {
       const i32 token = i / (kColumns / 16), block = i % (kColumns / 16);
       if (token >= tokens || block >= blocks) return;
-      const Some<float, kEach>* values = m.sums + (token * kColumns + block * 16) / kEach;
+      const Neighbours<float, kEach>* values = m.sums + (token * kColumns + block * 16) / kEach;
       float sum = 0.0f;
       for (i32 c = 0; c < 16; ++c) {
         const float value = values[c / kEach].at[c % kEach];
@@ -97,16 +98,12 @@ struct Combine {
   static constexpr i32 kEach = 4;  // columns of a thread
   static constexpr i32 kRanksAtOnce = 128;
 
-  template <class V, i32 kCount>
-  struct alignas(sizeof(V) * kCount) Some {
-    V at[kCount];
-  };
   struct Term {
     i32 slot;
     float weight;
   };
   struct Memory {
-    Some<float, kEach> sums[kTokens * kColumns / kEach];
+    Neighbours<float, kEach> sums[kTokens * kColumns / kEach];
     Term terms[kTokens * kRanksAtOnce];
   };
   static_assert(sizeof(Memory) <= kScratchBytes);
@@ -114,7 +111,7 @@ struct Combine {
   // Adds `ranks` terms from `rank` on to kCount columns of a token, and ends them with the last.
   template <class T, i32 kCount>
   static EVT_FN void Columns(const Task<Params>& t, Memory& m, i32 first, i32 token, i32 column, i32 rank, i32 ranks) {
-    using Floats = Some<float, kCount>;
+    using Floats = Neighbours<float, kCount>;
     constexpr i32 kLoads = 8;  // terms whose loads are on their way together
     const Params& p = t.params();
     const i32 at = t.at.at[1] * kColumns + column;
@@ -127,17 +124,16 @@ struct Combine {
     Floats& x = *reinterpret_cast<Floats*>(t.Operand<float>(kX) + row);
     // All that comes from memory is asked for before any of it is needed.
     const Floats before = x;
-    const Some<T, kCount> gain = *reinterpret_cast<const Some<T, kCount>*>(t.Operand<const T>(kGain) + at);
+    const auto gain = Neighbours<T, kCount>::Of(t.Operand<const T>(kGain) + at);
     Floats with = {}, sum = {};
-    if (shared) with = *reinterpret_cast<const Floats*>(t.Operand<const float>(kShared) + row);
+    if (shared) with = Floats::Of(t.Operand<const float>(kShared) + row);
     if (rank > 0) sum = here;
-    auto& next = *reinterpret_cast<Some<T, kCount>*>(t.Operand<T>(kNext) + ActivationIndex(p.hidden, first + token, at));
+    T* next = t.Operand<T>(kNext) + ActivationIndex(p.hidden, first + token, at);
     EVT_ROLLED
     for (i32 k = 0; k < ranks; k += kLoads) {
       Floats value[kLoads];
       for (i32 l = 0; l < kLoads; ++l) {
-        value[l] = *reinterpret_cast<const Floats*>(
-            outputs + static_cast<i64>(terms[Min(k + l, ranks - 1)].slot) * p.hidden);
+        value[l] = Floats::Of(outputs + static_cast<i64>(terms[Min(k + l, ranks - 1)].slot) * p.hidden);
       }
       for (i32 l = 0; l < kLoads; ++l) {
         if (k + l >= ranks) continue;
@@ -147,14 +143,14 @@ struct Combine {
     }
     if (ends) {
       const float gate = shared ? Gate(t, first + token) : 0.0f;
-      Some<T, kCount> scaled;
+      Neighbours<T, kCount> scaled;
       for (i32 j = 0; j < kCount; ++j) {
         if (shared) sum.at[j] = Fma(gate, with.at[j], sum.at[j]);
         sum.at[j] = Add(before.at[j], sum.at[j]);
         scaled.at[j] = Storage<T>::From(Multiply(sum.at[j], ToFloat(gain.at[j])));
       }
       x = sum;
-      next = scaled;
+      scaled.To(next);
     }
     here = sum;
   }

@@ -15,7 +15,7 @@ namespace eventide {
 namespace {
 
 // Of CPU, on the machine of record. 4,000 is what a user should wait at most, and was held until tiles of 128 query rows
-// and the walk warp: those kernels take 5,200 to 5,400 (docs/results.md).
+// and the walk warp: those kernels take 4,700 to 5,300 (docs/results.md).
 constexpr double kMaxMilliseconds = 6500;
 
 bool HaveNvrtc() {
