@@ -1,0 +1,245 @@
+// A machine that runs kernels of PTX on the CPU: thread blocks of warps of 32 lanes, shared memory, barriers, copy
+// engines, tensor cores. One host thread runs all warps of a launch in a random order that a seed decides, so that what
+// it finds can be found again. It is for finding faults: of memory (bounds, races in shared memory), of barriers
+// (deadlocks, too many arrivals), of order (copies land late, in any order). It is no model of a GPU's speed, nor of its
+// weak memory: global memory is sequentially consistent.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/machine/ptx_text.h"
+#include "tests/machine/shadow.h"
+
+namespace eventide::machine {
+
+inline constexpr int kLanes = 32;
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+struct Warp;
+struct Instruction;
+
+// What a kernel did that it must not.
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+using Handler = void (*)(Warp&, const Instruction&, uint32_t lanes);
+
+enum class Flow : uint8_t {
+  kNext,
+  kYields,   // a poll: let others run
+  kJump,
+  kTable,    // brx.idx
+  kExit,
+  kGathers,  // needs all lanes that operand `members` names at this instruction
+  kWarp,     // bar.warp.sync: lanes gather at any of its kind
+  kBarrier,  // of the block
+};
+
+struct Instruction {
+  Handler run = nullptr;
+  Flow flow = Flow::kNext;
+  bool guard_not = false;
+  int guard = -1;  // a predicate's place
+  // Places of operands in a warp's registers. Which is which is the handler's business.
+  uint32_t a[8] = {};
+  std::vector<uint32_t> many;  // where there are more
+  int64_t offset = 0;          // of an address
+  uint32_t code = 0, bytes = 0;
+  int members = -1;  // of kGathers and kWarp: the place of the lanes' mask, or all
+  int target = -1;
+  std::vector<int> table;
+  const PtxStatement* text = nullptr;
+};
+
+// A kernel, ready to run.
+struct Code {
+  std::string name;
+  std::vector<Instruction> code;
+  uint64_t register_bytes = 0;
+  struct Constant {
+    uint32_t place;
+    int width;  // bytes of a lane; 0: a predicate
+    uint64_t bits;
+  };
+  std::vector<Constant> constants;
+  struct Special {
+    uint32_t place;
+    std::string name;
+  };
+  std::vector<Special> specials;
+  uint64_t param_bytes = 0, shared_bytes = 0, local_bytes = 0;
+  std::vector<std::pair<uint64_t, uint64_t>> params;  // offset and size
+  int max_threads = 0;
+  std::shared_ptr<const PtxModule> module;
+};
+
+std::shared_ptr<const Code> Decode(std::shared_ptr<const PtxModule> module, const PtxKernel& kernel,
+                                   const std::map<std::string, uint64_t>& globals);
+
+// What the machine's global memory is: allocations, which every access must lie in.
+class GlobalMemory {
+ public:
+  void Add(uint64_t address, uint64_t bytes) { blocks_[address] = bytes; }
+  bool Remove(uint64_t address) { return blocks_.erase(address) != 0; }
+  bool Has(uint64_t address, uint64_t bytes) const {
+    auto next = blocks_.upper_bound(address);
+    if (next == blocks_.begin()) return false;
+    --next;
+    return address - next->first + bytes <= next->second;
+  }
+  // The allocation that holds an address: [first, last).
+  std::pair<uint64_t, uint64_t> Block(uint64_t address) const {
+    auto next = blocks_.upper_bound(address);
+    if (next == blocks_.begin()) return {0, 0};
+    --next;
+    return {next->first, next->first + next->second};
+  }
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const auto& [address, bytes] : blocks_) sum += bytes;
+    return sum;
+  }
+
+ private:
+  std::map<uint64_t, uint64_t> blocks_;
+};
+
+struct Grid;
+struct Block;
+
+inline constexpr uint32_t kEngines = 8;  // of a block, whose copies finish in any order
+
+struct Warp {
+  Block* block = nullptr;
+  const Code* code = nullptr;
+  int index = 0;
+  std::unique_ptr<uint8_t[]> registers;
+  std::unique_ptr<uint8_t[]> local;  // [lane][bytes]
+  uint32_t alive = 0;
+  uint32_t gathering = 0;             // lanes that wait for others of the warp
+  uint32_t at_barrier = 0;            // lanes that wait for others of the block
+  int pc[kLanes] = {};
+  int barrier[kLanes] = {};
+  int idle = 0, skip = 0;             // polls without progress, turns to be left out for that
+  uint64_t executed = 0;
+  uint32_t agent = 0;
+  Clock clock;
+  // cp.async that has not been put under way, by lane.
+  struct Piece {
+    uint32_t to;
+    uint64_t from;
+    uint32_t bytes, read;
+  };
+  std::vector<Piece> pieces[kLanes];
+  // wgmma under way: what it reads of shared memory, and how that looked when it was issued.
+  struct Product {
+    std::vector<std::pair<uint32_t, uint32_t>> reads;  // address and bytes
+    uint64_t sum = 0;
+    int group = 0;
+  };
+  std::vector<Product> products;
+  int groups = 0;  // committed so far
+
+  template <class T>
+  T* At(uint32_t place) const {
+    return reinterpret_cast<T*>(registers.get() + place);
+  }
+  uint32_t Predicate(uint32_t place) const { return *At<uint32_t>(place); }
+};
+
+// A copy, or arrivals, that happen some time after the instruction.
+struct Deferred {
+  int line = 0;
+  Clock clock;  // when it was issued
+  uint32_t agent = 0;  // the engine
+  std::vector<Warp::Piece> pieces;
+  uint64_t map = 0;  // of a box: its tensor map and where it begins
+  int32_t at[5] = {};
+  uint32_t to = 0;
+  uint32_t barrier = 0;
+  bool arrives = false;  // at the barrier, and not bytes
+};
+
+struct Barrier {
+  uint32_t expected = 0, arrived = 0;
+  uint32_t votes = 0, result = 0;
+  Clock clock;
+};
+
+struct Block {
+  Grid* grid = nullptr;
+  uint32_t x = 0, y = 0, z = 0;
+  std::vector<uint8_t> shared_memory;
+  uint8_t* shared = nullptr;
+  uint64_t shared_bytes = 0;
+  std::vector<Warp> warps;
+  Barrier barriers[16];
+  std::vector<Deferred> deferred;
+  uint32_t first_agent = 0;  // its warps, then its engines
+  uint32_t next_engine = 0;
+  Shadow shadow;
+  std::map<uint32_t, Clock> handed;  // by address of a word that releases and arrivals go through
+};
+
+struct Launch {
+  std::shared_ptr<const Code> code;
+  uint32_t grid[3] = {1, 1, 1}, threads = 1, dynamic_shared = 0;
+  std::vector<uint8_t> params;
+};
+
+struct Settings {
+  uint64_t seed = 0;
+  bool races = true;
+};
+
+struct Grid {
+  const Launch* launch = nullptr;
+  GlobalMemory* memory = nullptr;
+  Settings settings;
+  std::minstd_rand random;
+  std::vector<std::unique_ptr<Block>> blocks;
+  uint64_t turns = 0;
+  Shadow shadow;
+  std::map<uint64_t, Clock> handed;  // as Block's, of global memory
+  Clock engines;  // epochs of copy engines, by agent
+  uint64_t first = 0, last = 0;  // of the allocation that was used last
+};
+
+// Runs a launch to its end. Throws Fault.
+void Run(const Launch& launch, GlobalMemory* memory, const Settings& settings);
+
+// Memory of an instruction, bounds and alignment checked; of an ordinary access also races. A generic address may be of
+// shared memory.
+enum class Access : uint8_t { kRead, kWrite, kSynchronises };
+uint8_t* SharedAt(Warp& warp, uint32_t address, uint32_t bytes, Access access, const Instruction& at);
+uint8_t* GlobalAt(Warp& warp, uint64_t address, uint32_t bytes, Access access, const Instruction& at);
+// What a release hands over at an address, and an acquire takes.
+void Release(Warp& warp, Clock& handed);
+void Acquire(Warp& warp, const Clock& handed);
+
+// mbarriers of shared memory: arrivals of agents whose clock is given.
+void Arrive(Block& block, uint32_t address, uint32_t count, const Clock& clock);
+void CompleteBytes(Block& block, uint32_t address, uint32_t bytes, const Clock& clock);
+// Something that happens later, at a random time.
+void Defer(Warp& warp, Deferred deferred, const Instruction& at);
+void RunDeferred(Block& block, size_t index);
+
+[[noreturn]] void Fail(const Warp& warp, const Instruction& at, const std::string& what);
+
+// What decode.cc finds handlers of the families with; null: not of this family.
+struct Decoder;
+bool DecodeArithmetic(Decoder& d);
+bool DecodeMemory(Decoder& d);
+bool DecodeWarp(Decoder& d);
+bool DecodeAsync(Decoder& d);
+bool DecodeTensor(Decoder& d);
+
+}  // namespace eventide::machine
