@@ -23,6 +23,7 @@ Mbarrier Load(const Block& block, uint32_t address) {
 void Store(Block& block, uint32_t address, Mbarrier barrier) {
   if (barrier.pending == 0 && barrier.bytes == 0) {
     barrier.phase ^= 1;
+    ++block.changes;
     barrier.pending = barrier.expected;
   }
   std::memcpy(block.shared + address, &barrier, sizeof(barrier));
@@ -151,6 +152,21 @@ void CopyBox(Warp& w, const Instruction& i, uint32_t lanes) {
   });
 }
 
+// A box has as many tokens as it has, whatever a task needs: what lies beyond may be written meanwhile, and must not
+// count. So a word that is read in a race is no fault, but becomes NaN, and a kernel that lets it count has a wrong result.
+void BringBox(Warp& w, const Instruction& i, Deferred& deferred) {
+  Grid& grid = *w.block->grid;
+  const uint8_t* map = GlobalAt(w, deferred.map, sizeof(TensorMap), Access::kRead, i);
+  deferred.pieces = PiecesOf(*reinterpret_cast<const TensorMap*>(map), deferred.at, deferred.to);
+  for (const Warp::Piece& piece : deferred.pieces) {
+    SharedAt(w, piece.to, piece.bytes, Access::kWrite, i);
+    if (piece.read > 0) GlobalAt(w, piece.from, piece.read, Access::kSynchronises, i);
+    for (uint32_t k = 0; k < piece.read && grid.settings.races; k += 4) {
+      if (grid.shadow.Races(piece.from + k, 4, w.clock)) deferred.poisoned.push_back(piece.to + k);
+    }
+  }
+}
+
 bool DecodeBarrierWord(Decoder& d) {
   if (d.Has("init")) {
     d.out.a[0] = d.Address(d.operand(0), 4);
@@ -195,12 +211,9 @@ void Defer(Warp& w, Deferred deferred, const Instruction& at) {
   deferred.clock[deferred.agent] = ++engines[deferred.agent];
   const Clock own = std::exchange(w.clock, deferred.clock);
   const uint32_t agent = std::exchange(w.agent, deferred.agent);
-  NotePieces(w, at, deferred.pieces);
   if (deferred.map != 0) {
-    for (Warp::Piece& piece : PiecesOf(*reinterpret_cast<const TensorMap*>(GlobalAt(w, deferred.map, sizeof(TensorMap), Access::kRead, at)),
-                                       deferred.at, deferred.to)) {
-      deferred.pieces.push_back(piece);
-    }
+    BringBox(w, at, deferred);
+  } else {
     NotePieces(w, at, deferred.pieces);
   }
   w.clock = own;
@@ -212,6 +225,7 @@ void RunDeferred(Block& block, size_t index) {
   const Deferred deferred = std::move(block.deferred[index]);
   block.deferred.erase(block.deferred.begin() + static_cast<std::ptrdiff_t>(index));
   CopyPieces(block, deferred.pieces);
+  for (const uint32_t word : deferred.poisoned) std::memset(block.shared + word, 0xff, 4);
   Clock& handed = block.handed[deferred.barrier];
   Join(handed, deferred.clock);
   if (deferred.arrives) return Arrive(block, deferred.barrier, 1, handed);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 
@@ -10,8 +11,8 @@ namespace eventide::machine {
 namespace {
 
 constexpr int kTurn = 400;        // instructions of a warp at most before others have their turn
-constexpr int kMostSkipped = 24;  // turns that a warp that polls in vain is left out
-constexpr uint64_t kSilent = 40'000'000;  // turns without a warp that does more than poll
+constexpr uint64_t kNap = 16;     // rounds after which a warp that polls looks again although nothing has changed: at clocks
+constexpr uint64_t kSilent = 2'000'000;  // rounds in which no warp does more than poll: a deadlock
 
 void SetSpecial(Warp& w, const Code::Special& special) {
   const Launch& launch = *w.block->grid->launch;
@@ -63,7 +64,7 @@ class Runner {
     grid_.launch = &launch;
     grid_.memory = memory;
     grid_.settings = settings;
-    grid_.random.seed(static_cast<uint32_t>(settings.seed + 1));
+    grid_.random.Seed(settings.seed + 1);
     const Code& code = *launch.code;
     for (const Code::Special& special : code.specials) {
       if (special.name == "%globaltimer" || special.name == "%clock64") timers_.push_back(special.place);
@@ -90,33 +91,46 @@ class Runner {
     }
   }
 
+  // For whoever wonders what takes its time.
+  std::string Counts() const {
+    return absl::StrFormat("%d rounds, %d instructions of warps and %d of polls", rounds_, worked_, polled_);
+  }
+
   void Run() {
     std::vector<Warp*> warps;
     for (const auto& block : grid_.blocks) {
       for (Warp& warp : block->warps) warps.push_back(&warp);
     }
+    std::vector<Warp*> awake;
     uint64_t silent = 0;
-    while (!warps.empty()) {
-      std::shuffle(warps.begin(), warps.end(), grid_.random);
-      bool left = false, advanced = false;
+    for (uint64_t& round = rounds_; !warps.empty(); ++round) {
+      now_ = Now();
+      awake.clear();
       for (Warp* warp : warps) {
-        if (warp->skip > 0) {
-          --warp->skip;
-          continue;
-        }
-        const uint64_t before = warp->executed;
-        Turn(*warp);
-        advanced = advanced || warp->executed - before > kPoll;
-        left = left || warp->alive == 0;
+        if (!warp->sleeps || warp->seen != Changes(*warp) || round - warp->since > kNap) awake.push_back(warp);
+      }
+      bool left = false, advanced = false;
+      for (size_t i = 0; i < awake.size(); ++i) {
+        std::swap(awake[i], awake[i + grid_.random.Below(static_cast<uint32_t>(awake.size() - i))]);
+        Warp& warp = *awake[i];
+        const uint64_t in_block = warp.block->changes, in_grid = grid_.changes;
+        const uint64_t before = warp.executed;
+        warp.again = true;
+        warp.sleeps = Turn(warp) && warp.again;
+        (warp.sleeps ? polled_ : worked_) += warp.executed - before;
+        warp.seen = warp.polls_global ? in_grid : in_block;
+        warp.since = round;
+        advanced = advanced || !warp.sleeps;
+        left = left || warp.alive == 0;
       }
       for (const auto& block : grid_.blocks) {
-        while (!block->deferred.empty() && grid_.random() % 3 != 0) {
-          RunDeferred(*block, grid_.random() % block->deferred.size());
+        while (!block->deferred.empty() && grid_.random.Below(3) != 0) {
+          RunDeferred(*block, grid_.random.Below(static_cast<uint32_t>(block->deferred.size())));
           advanced = true;
         }
       }
       silent = advanced ? 0 : silent + 1;
-      if (silent > kSilent / warps.size()) throw Fault("nothing but polls for " + std::to_string(silent) + " rounds:\n" + Where());
+      if (silent > kSilent) throw Fault("nothing but polls for " + std::to_string(silent) + " rounds:\n" + Where());
       if (left) std::erase_if(warps, [](const Warp* warp) { return warp->alive == 0; });
     }
     for (const auto& block : grid_.blocks) {
@@ -125,7 +139,12 @@ class Runner {
   }
 
  private:
-  static constexpr uint64_t kPoll = 120;  // instructions of a turn that is no more than a poll
+  static constexpr uint64_t kPoll = 60;  // instructions from one poll to the next of the same wait
+
+  // Of what the warp polled last.
+  static uint64_t Changes(const Warp& warp) {
+    return warp.polls_global ? warp.block->grid->changes : warp.block->changes;
+  }
 
   void Prepare(Warp& warp, Block* block, uint32_t index) {
     const Code& code = *grid_.launch->code;
@@ -154,13 +173,14 @@ class Runner {
     for (const Code::Special& special : code.specials) SetSpecial(warp, special);
   }
 
-  // The lanes that go on next: those furthest behind, mostly, so that lanes come together again.
+  // The lanes that go on next: those furthest behind, mostly, so that lanes come together again. Lanes that have polled
+  // in this turn wait for the others: they may poll for what those do.
   uint32_t Choose(Warp& warp) {
-    const uint32_t ready = warp.alive & ~warp.gathering & ~warp.at_barrier;
+    const uint32_t ready = warp.alive & ~warp.gathering & ~warp.at_barrier & ~warp.polling;
     if (ready == 0) return 0;
     int pc = 0;
-    if (grid_.random() % 16 == 0) {
-      uint32_t skipped = grid_.random() % static_cast<uint32_t>(std::popcount(ready));
+    if (grid_.random.Below(16) == 0) {
+      uint32_t skipped = grid_.random.Below(static_cast<uint32_t>(std::popcount(ready)));
       uint32_t lanes = ready;
       for (; skipped > 0; --skipped) lanes &= lanes - 1;
       pc = warp.pc[std::countr_zero(lanes)];
@@ -176,35 +196,33 @@ class Runner {
     return chosen;
   }
 
-  void Turn(Warp& warp) {
+  // For some instructions, or until all its lanes have polled or must wait: then true.
+  bool Turn(Warp& warp) {
     const uint64_t start = warp.executed;
     for (const uint32_t place : timers_) {
-      const uint64_t now = Now();
-      for (int l = 0; l < kLanes; ++l) warp.At<uint64_t>(place)[l] = now;
+      for (int l = 0; l < kLanes; ++l) warp.At<uint64_t>(place)[l] = now_;
     }
-    const int length = 1 + static_cast<int>(grid_.random() % kTurn);
-    bool yields = false;
-    while (!yields && warp.executed - start < static_cast<uint64_t>(length)) {
+    const uint64_t length = 1 + grid_.random.Below(kTurn);
+    warp.polling = 0;
+    while (warp.executed - start < length) {
       const uint32_t lanes = Choose(warp);
       if (lanes == 0) {
         if (warp.at_barrier == 0 && warp.gathering != 0 && warp.alive == warp.gathering)
           Fail(warp, warp.code->code[static_cast<size_t>(warp.pc[std::countr_zero(warp.gathering)])],
                "lanes wait for each other at different instructions");
-        break;
+        return true;
       }
-      yields = Straight(warp, lanes);
+      Straight(warp, lanes);
     }
-    const bool polls = warp.executed - start <= kPoll;
-    warp.idle = polls ? warp.idle + 1 : 0;
-    warp.skip = std::min(warp.idle / 2, kMostSkipped);
+    return false;
   }
 
   static void SetPc(Warp& warp, uint32_t lanes, int pc) {
     for (; lanes != 0; lanes &= lanes - 1) warp.pc[std::countr_zero(lanes)] = pc;
   }
 
-  // Runs lanes that are at one instruction until they part, come to others, wait or poll. True if they yield.
-  bool Straight(Warp& warp, uint32_t lanes) {
+  // Runs lanes that are at one instruction until they part, come to others, wait or poll.
+  void Straight(Warp& warp, uint32_t lanes) {
     const std::vector<Instruction>& code = warp.code->code;
     int pc = warp.pc[std::countr_zero(lanes)];
     // Where others of the warp are, these lanes stop to be joined.
@@ -222,7 +240,7 @@ class Runner {
       ++warp.executed;
       if (static_cast<size_t>(pc) >= code.size()) {
         warp.alive &= ~lanes;
-        return true;
+        return;
       }
       const Instruction& i = code[static_cast<size_t>(pc)];
       uint32_t active = lanes;
@@ -238,7 +256,10 @@ class Runner {
         case Flow::kYields:
           if (active != 0) i.run(warp, i, active);
           SetPc(warp, lanes, pc + 1);
-          return true;
+          warp.polls_global = i.polls_global;
+          warp.again = warp.executed - std::exchange(warp.polled, warp.executed) <= kPoll;
+          warp.polling |= lanes;
+          return;
         case Flow::kJump:
           if (active == lanes) {
             pc = i.target;
@@ -250,7 +271,7 @@ class Runner {
           }
           SetPc(warp, active, i.target);
           SetPc(warp, lanes & ~active, pc + 1);
-          return false;
+          return;
         case Flow::kTable: {
           bool same = true;
           int target = -1;
@@ -266,30 +287,29 @@ class Runner {
             target = to;
             warp.pc[lane] = to;
           }
-          if (!same) return false;
+          if (!same) return;
           pc = target;
           continue;
         }
         case Flow::kExit:
           SetPc(warp, lanes, pc + 1);
           warp.alive &= ~active;
-          return false;
+          return;
         case Flow::kGathers:
         case Flow::kWarp:
           if (active != lanes) Fail(warp, i, "some lanes leave out what all must run");
           SetPc(warp, lanes, pc);
           warp.gathering |= lanes;
           Gathered(warp, i, pc);
-          return false;
+          return;
         case Flow::kBarrier:
           if (active != lanes) Fail(warp, i, "some lanes leave out a barrier");
           SetPc(warp, lanes, pc);
           AtBarrier(warp, i, lanes);
-          return false;
+          return;
       }
     }
     SetPc(warp, lanes, pc);
-    return false;
   }
 
   // If the lanes that `i` names are all there they run it.
@@ -358,7 +378,7 @@ class Runner {
         }
       }
       other.at_barrier &= ~leaves;
-      other.skip = 0;
+      other.sleeps = false;
     }
     barrier = Barrier();
   }
@@ -370,8 +390,8 @@ class Runner {
         if (warp.alive == 0) continue;
         const int lane = std::countr_zero(warp.alive);
         const size_t pc = static_cast<size_t>(warp.pc[lane]);
-        absl::StrAppendFormat(&text, "  block %d warp %d at line %d%s\n", block->x, warp.index,
-                              warp.code->code[pc].text->line, (warp.at_barrier >> lane & 1) != 0 ? ", at a barrier" : "");
+        absl::StrAppendFormat(&text, "  block %d warp %d at %s%s\n", block->x, warp.index,
+                              warp.code->module->Place(*warp.code->code[pc].text), (warp.at_barrier >> lane & 1) != 0 ? ", at a barrier" : "");
       }
     }
     return text;
@@ -379,6 +399,8 @@ class Runner {
 
   Grid grid_;
   std::vector<uint32_t> timers_;
+  uint64_t rounds_ = 0, polled_ = 0, worked_ = 0;  // rounds, and instructions
+  uint64_t now_ = 0;  // %globaltimer, of a round
 };
 
 }  // namespace
@@ -386,19 +408,32 @@ class Runner {
 void Fail(const Warp& warp, const Instruction& at, const std::string& what) {
   std::string line = at.text->opcode;
   for (const std::string& operand : at.text->operands) line += " " + operand;
-  throw Fault(absl::StrFormat("%s, block %d, warp %d, PTX line %d, %s: %s", warp.code->name, warp.block->x, warp.index,
-                              at.text->line, line, what));
+  throw Fault(absl::StrFormat("%s, block %d, warp %d, %s, %s: %s", warp.code->name, warp.block->x, warp.index,
+                              warp.code->module->Place(*at.text), line, what));
 }
+
+namespace {
+
+std::string RaceOf(const Grid& grid, const Race& race) {
+  const uint32_t warps = static_cast<uint32_t>(grid.blocks[0]->warps.size()), agents = warps + kEngines,
+                 block = race.other / agents, local = race.other % agents;
+  return absl::StrFormat("a race: it %s %s of block %d %s at %s", race.kind, local < warps ? "warp" : "copy engine", block,
+                         local < warps ? absl::StrFormat("%d", local) : "",
+                         grid.launch->code->module->Place(*static_cast<const PtxStatement*>(race.where)));
+}
+
+}  // namespace
 
 uint8_t* SharedAt(Warp& warp, uint32_t address, uint32_t bytes, Access access, const Instruction& at) {
   Block& block = *warp.block;
+  const Grid& grid = *block.grid;
   if (uint64_t{address} + bytes > block.shared_bytes)
     Fail(warp, at, absl::StrFormat("%d bytes at %d of shared memory, which has %d", bytes, address, block.shared_bytes));
-  if (block.grid->settings.races && access <= Access::kWrite) {
-    const std::string race = access == Access::kRead
-                                 ? block.shadow.Read(address, bytes, warp.agent, warp.clock, at.text->line)
-                                 : block.shadow.Write(address, bytes, warp.agent, warp.clock, at.text->line);
-    if (!race.empty()) Fail(warp, at, absl::StrFormat("shared address %d: %s", address, race));
+  if (grid.settings.races && access <= Access::kWrite) {
+    const Race race = access == Access::kRead
+                                 ? block.shadow.Read(address, bytes, warp.agent, warp.clock, at.text)
+                                 : block.shadow.Write(address, bytes, warp.agent, warp.clock, at.text);
+    if (race.kind != nullptr) Fail(warp, at, absl::StrFormat("shared address %d: %s", address, RaceOf(grid, race)));
   }
   return block.shared + address;
 }
@@ -417,10 +452,10 @@ uint8_t* GlobalAt(Warp& warp, uint64_t address, uint32_t bytes, Access access, c
       Fail(warp, at, absl::StrFormat("%d bytes at %#x, which is in no allocation", bytes, address));
   }
   if (grid.settings.races && access <= Access::kWrite) {
-    const std::string race = access == Access::kRead
-                                 ? grid.shadow.Read(address, bytes, warp.agent, warp.clock, at.text->line)
-                                 : grid.shadow.Write(address, bytes, warp.agent, warp.clock, at.text->line);
-    if (!race.empty()) Fail(warp, at, absl::StrFormat("global address %#x: %s", address, race));
+    const Race race = access == Access::kRead
+                                 ? grid.shadow.Read(address, bytes, warp.agent, warp.clock, at.text)
+                                 : grid.shadow.Write(address, bytes, warp.agent, warp.clock, at.text);
+    if (race.kind != nullptr) Fail(warp, at, absl::StrFormat("global address %#x: %s", address, RaceOf(grid, race)));
   }
   return reinterpret_cast<uint8_t*>(address);
 }
@@ -434,7 +469,9 @@ void Acquire(Warp& warp, const Clock& handed) { Join(warp.clock, handed); }
 
 void Run(const Launch& launch, GlobalMemory* memory, const Settings& settings) {
   if (launch.threads > static_cast<uint32_t>(std::max(launch.code->max_threads, 1))) throw Fault("too many threads");
-  Runner(launch, memory, settings).Run();
+  Runner runner(launch, memory, settings);
+  runner.Run();
+  if (settings.counts) std::fprintf(stderr, "%s: %s\n", launch.code->name.c_str(), runner.Counts().c_str());
 }
 
 }  // namespace eventide::machine

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -47,6 +46,7 @@ struct Instruction {
   Handler run = nullptr;
   Flow flow = Flow::kNext;
   bool guard_not = false;
+  bool polls_global = false;  // of kYields
   int guard = -1;  // a predicate's place
   // Places of operands in a warp's registers. Which is which is the handler's business.
   uint32_t a[8] = {};
@@ -125,10 +125,15 @@ struct Warp {
   std::unique_ptr<uint8_t[]> local;  // [lane][bytes]
   uint32_t alive = 0;
   uint32_t gathering = 0;             // lanes that wait for others of the warp
+  uint32_t polling = 0;               // lanes that have polled in this turn
   uint32_t at_barrier = 0;            // lanes that wait for others of the block
   int pc[kLanes] = {};
   int barrier[kLanes] = {};
-  int idle = 0, skip = 0;             // polls without progress, turns to be left out for that
+  uint64_t polled = 0;                // when, in instructions, it polled last
+  bool again = false;                 // and shortly before, too
+  bool polls_global = false;          // what it polled last is in global memory
+  bool sleeps = false;                // its last turn was no more than a poll
+  uint64_t seen = 0, since = 0;       // what had changed then, and the round
   uint64_t executed = 0;
   uint32_t agent = 0;
   Clock clock;
@@ -161,6 +166,7 @@ struct Deferred {
   Clock clock;  // when it was issued
   uint32_t agent = 0;  // the engine
   std::vector<Warp::Piece> pieces;
+  std::vector<uint32_t> poisoned;  // words of shared memory that become NaN: read in a race
   uint64_t map = 0;  // of a box: its tensor map and where it begins
   int32_t at[5] = {};
   uint32_t to = 0;
@@ -185,6 +191,7 @@ struct Block {
   std::vector<Deferred> deferred;
   uint32_t first_agent = 0;  // its warps, then its engines
   uint32_t next_engine = 0;
+  uint64_t changes = 0;  // of what a warp of this block may poll in shared memory
   Shadow shadow;
   std::map<uint32_t, Clock> handed;  // by address of a word that releases and arrivals go through
 };
@@ -198,15 +205,32 @@ struct Launch {
 struct Settings {
   uint64_t seed = 0;
   bool races = true;
+  bool counts = false;  // to stderr, of every launch
+};
+
+// xorshift64*: quick, and the same everywhere.
+class Random {
+ public:
+  void Seed(uint64_t seed) { state_ = seed * 0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d; }
+  uint32_t operator()() {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return static_cast<uint32_t>(state_ * 0x2545f4914f6cdd1d >> 32);
+  }
+  uint32_t Below(uint32_t n) { return static_cast<uint32_t>(uint64_t{(*this)()} * n >> 32); }
+
+ private:
+  uint64_t state_ = 1;
 };
 
 struct Grid {
   const Launch* launch = nullptr;
   GlobalMemory* memory = nullptr;
   Settings settings;
-  std::minstd_rand random;
+  Random random;
   std::vector<std::unique_ptr<Block>> blocks;
-  uint64_t turns = 0;
+  uint64_t changes = 0;  // as Block's, of global memory
   Shadow shadow;
   std::map<uint64_t, Clock> handed;  // as Block's, of global memory
   Clock engines;  // epochs of copy engines, by agent
@@ -218,7 +242,7 @@ void Run(const Launch& launch, GlobalMemory* memory, const Settings& settings);
 
 // Memory of an instruction, bounds and alignment checked; of an ordinary access also races. A generic address may be of
 // shared memory.
-enum class Access : uint8_t { kRead, kWrite, kSynchronises };
+enum class Access : uint8_t { kRead, kWrite, kSynchronises };  // the last is in no race, as is a look
 uint8_t* SharedAt(Warp& warp, uint32_t address, uint32_t bytes, Access access, const Instruction& at);
 uint8_t* GlobalAt(Warp& warp, uint64_t address, uint32_t bytes, Access access, const Instruction& at);
 // What a release hands over at an address, and an acquire takes.

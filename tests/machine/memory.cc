@@ -48,6 +48,9 @@ Clock& HandedAt(Warp& w, Space space, uint64_t address) {
   return block.grid->handed[address];
 }
 
+// Whoever polls may find something new.
+void Changed(Warp& w, Space space) { ++(space == kShared ? w.block->changes : w.block->grid->changes); }
+
 // code: space, order and whether addresses are wide, as Pack makes it; bytes: of an element, and its sign; many:
 // places and widths of the elements.
 uint32_t Pack(Space space, uint32_t order, bool wide) { return space | order << 4 | (wide ? 1u << 8 : 0); }
@@ -84,6 +87,7 @@ void Transfer(Warp& w, const Instruction& i, uint32_t lanes) {
       if (access == Access::kWrite && std::memcmp(memory, values, bytes * count) == 0) return;
       Find(w, i, space, address, bytes * count, access, l);
       if ((order & kReleases) != 0) Release(w, HandedAt(w, space, address));
+      if (order != kPlain && std::memcmp(memory, values, bytes * count) != 0) Changed(w, space);
       std::memcpy(memory, values, bytes * count);
     } else {
       const uint8_t* memory = Find(w, i, space, address, bytes * count, access, l);
@@ -114,12 +118,13 @@ bool DecodeTransfer(Decoder& d, bool stores) {
   d.out.code = Pack(SpaceOf(d), OrderOf(d), wide);
   d.out.bytes = static_cast<uint32_t>(bytes) | (type[0] == 's' ? 1u << 8 : 0);
   if (!stores && (OrderOf(d) & kAcquires) != 0) d.out.flow = Flow::kYields;
+  d.out.polls_global = SpaceOf(d) != kShared;
   d.out.run = stores ? Transfer<true> : Transfer<false>;
   return true;
 }
 
 template <class T>
-T Changed(const std::string& how, T old, T a, T b) {
+T Combined(const std::string& how, T old, T a, T b) {
   if (how == "add") {
     if constexpr (std::is_floating_point_v<T>) return old + a;
     else return static_cast<T>(static_cast<uint64_t>(old) + static_cast<uint64_t>(a));
@@ -152,7 +157,8 @@ void Atomic(Warp& w, const Instruction& i, uint32_t lanes) {
     if ((order & kReleases) != 0) Release(w, HandedAt(w, space, address));
     T old;
     std::memcpy(&old, memory, sizeof(T));
-    const T changed = Changed<T>(how, old, w.At<T>(i.a[2])[l], w.At<T>(i.a[3])[l]);
+    const T changed = Combined<T>(how, old, w.At<T>(i.a[2])[l], w.At<T>(i.a[3])[l]);
+    if (changed != old) Changed(w, space);
     std::memcpy(memory, &changed, sizeof(T));
     w.At<T>(i.a[1])[l] = old;
   });

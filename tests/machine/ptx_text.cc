@@ -1,5 +1,6 @@
 #include "tests/machine/ptx_text.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstring>
 #include <stdexcept>
@@ -116,6 +117,7 @@ class Body {
     if (text[0] == '.') Fail("directive " + text);
     PtxStatement statement;
     statement.line = line;
+    statement.source = source_;
     std::string rest = text;
     if (rest[0] == '@') {
       const size_t end = rest.find_first_of(" \t\n");
@@ -137,6 +139,7 @@ class Body {
     label_ = name;
     kernel_.labels[name] = static_cast<int>(kernel_.code.size());
   }
+  void Source(int source) { source_ = source; }
   void Open() { scopes_.push_back(++opened_); }
   void Close() { scopes_.pop_back(); }
 
@@ -183,7 +186,7 @@ class Body {
   PtxKernel& kernel_;
   std::string label_;
   std::vector<int> scopes_;
-  int opened_ = 0;
+  int opened_ = 0, source_ = -1;
 };
 
 class Parser {
@@ -198,6 +201,13 @@ class Parser {
       } else if (StartsWith(head, ".version") || StartsWith(head, ".target") || StartsWith(head, ".address_size")) {
         // One a line, without a semicolon: whatever was read beyond the line comes again.
         at_ = text_.find('\n', start_);
+      } else if (StartsWith(head, ".file")) {
+        at_ = start_;
+        const std::string line = Line();
+        const size_t open = line.find('"');
+        module_.files[std::stoi(line.substr(5))] = line.substr(open + 1, line.find('"', open + 1) - open - 1);
+      } else if (StartsWith(head, ".section")) {
+        at_ = text_.find('}', at_) + 1;
       } else if (head.find(".shared") != std::string::npos) {
         End(head);
         module_.dynamic_shared = module_.dynamic_shared || head.find(".extern") != std::string::npos;
@@ -245,6 +255,36 @@ class Parser {
     return all;
   }
 
+  // The rest of the line.
+  std::string Line() {
+    const size_t end = std::min(text_.find('\n', at_), text_.size());
+    const std::string line = text_.substr(at_, end - at_);
+    at_ = end;
+    return line;
+  }
+  // ".loc file line column, function_name ..., inlined_at file line column".
+  int Location(const std::string& line) {
+    PtxModule::Source source;
+    const std::vector<std::string> words = Words(line);
+    source.file = std::stoi(words.at(1));
+    source.line = std::stoi(words.at(2));
+    for (size_t i = 0; i + 2 < words.size(); ++i) {
+      if (words[i] != "inlined_at") continue;
+      PtxModule::Source call;
+      call.file = std::stoi(words[i + 1]);
+      call.line = std::stoi(words[i + 2]);
+      // The call was inlined itself: what is known of its line says where.
+      const auto known = last_of_.find({call.file, call.line});
+      if (known != last_of_.end()) call.within = known->second;
+      source.within = static_cast<int>(module_.sources.size());
+      module_.sources.push_back(call);
+    }
+    const int index = static_cast<int>(module_.sources.size());
+    last_of_[{source.file, source.line}] = source.within;
+    module_.sources.push_back(source);
+    return index;
+  }
+
   void Kernel(const std::string& head) {
     PtxKernel kernel;
     kernel.name = Words(head).back();
@@ -269,6 +309,10 @@ class Parser {
         if (c == '}' && depth > 0) body.Close();
         continue;
       }
+      if (text_.compare(at_, 5, ".loc\t") == 0 || text_.compare(at_, 5, ".loc ") == 0) {
+        body.Source(Location(Line()));
+        continue;
+      }
       const int line = line_ + 1;
       const size_t name = at_;
       while (std::isalnum(static_cast<unsigned char>(text_[at_])) || std::strchr("_$", text_[at_]) != nullptr) ++at_;
@@ -288,9 +332,21 @@ class Parser {
   size_t at_ = 0, start_ = 0;
   int line_ = 0;
   PtxModule module_;
+  std::map<std::pair<int, int>, int> last_of_;  // file and line to where they were inlined last
 };
 
 }  // namespace
+
+std::string PtxModule::Place(const PtxStatement& statement) const {
+  std::string place = "PTX line " + std::to_string(statement.line);
+  int depth = 0;
+  for (int i = statement.source; i >= 0 && depth < 4; i = sources[static_cast<size_t>(i)].within, ++depth) {
+    const Source& source = sources[static_cast<size_t>(i)];
+    const auto file = files.find(source.file);
+    place += (depth == 0 ? " (" : " in ") + (file == files.end() ? "?" : file->second) + ":" + std::to_string(source.line);
+  }
+  return place + (depth > 0 ? ")" : "");
+}
 
 PtxModule ParsePtx(const std::string& text) { return Parser(text).Run(); }
 

@@ -20,6 +20,7 @@ struct PtxStatement {
   std::string opcode;
   std::vector<std::string> operands;  // "[...]" and "{...}" are one each
   int line = 0;
+  int source = -1;  // of PtxModule::sources: where the compiler says it is from, with --generate-line-info
 };
 
 struct PtxKernel {
@@ -36,6 +37,14 @@ struct PtxModule {
   std::vector<PtxKernel> kernels;
   std::vector<PtxVariable> globals, shared;
   bool dynamic_shared = false;
+  struct Source {
+    int file = 0, line = 0;
+    int within = -1;  // the call that was inlined, of `sources`
+  };
+  std::vector<Source> sources;
+  std::map<int, std::string> files;
+  // "ops/plan.h:12 in device/loop.h:34", or the line of PTX.
+  std::string Place(const PtxStatement& statement) const;
 };
 
 // Throws std::runtime_error for what it does not understand.

@@ -1,7 +1,5 @@
 #include "tests/machine/shadow.h"
 
-#include "absl/strings/str_format.h"
-
 namespace eventide::machine {
 
 Shadow::Word& Shadow::At(uint64_t word) {
@@ -15,15 +13,14 @@ Shadow::Word& Shadow::At(uint64_t word) {
   return last_[word % kPageWords];
 }
 
-std::string Shadow::Read(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, int line) {
+Race Shadow::Read(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, const void* where) {
   for (uint64_t at = address / kWordBytes; at <= (address + bytes - 1) / kWordBytes; ++at) {
     Word& word = At(at);
     if (word.written > clock[word.writer]) {
-      return absl::StrFormat("a race: line %d, agent %d, reads what line %d, agent %d, has written", line, agent,
-                             word.write_line, word.writer);
+      return {"reads what was written by", word.writer, word.wrote_at};
     }
     const uint32_t now = clock[agent];
-    word.read_line = line;
+    word.read_at = where;
     if (word.readers != nullptr) {
       (*word.readers)[agent] = now;
     } else if (word.reader == agent || word.read <= clock[word.reader]) {
@@ -35,15 +32,22 @@ std::string Shadow::Read(uint64_t address, uint32_t bytes, uint32_t agent, const
       (*word.readers)[agent] = now;
     }
   }
-  return "";
+  return {};
 }
 
-std::string Shadow::Write(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, int line) {
+bool Shadow::Races(uint64_t address, uint32_t bytes, const Clock& clock) {
+  for (uint64_t at = address / kWordBytes; at <= (address + bytes - 1) / kWordBytes; ++at) {
+    const Word& word = At(at);
+    if (word.written > clock[word.writer]) return true;
+  }
+  return false;
+}
+
+Race Shadow::Write(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, const void* where) {
   for (uint64_t at = address / kWordBytes; at <= (address + bytes - 1) / kWordBytes; ++at) {
     Word& word = At(at);
     if (word.written > clock[word.writer]) {
-      return absl::StrFormat("a race: line %d, agent %d, writes over what line %d, agent %d, has written", line, agent,
-                             word.write_line, word.writer);
+      return {"writes over what was written by", word.writer, word.wrote_at};
     }
     uint32_t reader = word.reader;
     bool races = word.read > clock[word.reader];
@@ -55,16 +59,15 @@ std::string Shadow::Write(uint64_t address, uint32_t bytes, uint32_t agent, cons
       }
     }
     if (races) {
-      return absl::StrFormat("a race: line %d, agent %d, writes over what line %d, agent %d, may still read", line,
-                             agent, word.read_line, reader);
+      return {"writes over what may still be read by", reader, word.read_at};
     }
     word.writer = agent;
     word.written = clock[agent];
-    word.write_line = line;
+    word.wrote_at = where;
     word.reader = word.read = 0;
     word.readers = nullptr;
   }
-  return "";
+  return {};
 }
 
 }  // namespace eventide::machine

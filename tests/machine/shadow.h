@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -20,11 +19,20 @@ inline void Join(Clock& to, const Clock& from) {
   for (size_t i = 0; i < from.size(); ++i) to[i] = to[i] < from[i] ? from[i] : to[i];
 }
 
+// What an access is in a race with: an earlier one of another agent.
+struct Race {
+  const char* kind = nullptr;  // "reads what was written by"; null: there is none
+  uint32_t other = 0;
+  const void* where = nullptr;
+};
+
 class Shadow {
  public:
-  // Empty, or the race that an access of `bytes` bytes by an agent is part of. `line` is the instruction's.
-  std::string Read(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, int line);
-  std::string Write(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, int line);
+  // The race that an access of `bytes` bytes by an agent is part of. `where` is the caller's name of its place.
+  Race Read(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, const void* where);
+  // Whether Read would find a race. Leaves no trace.
+  bool Races(uint64_t address, uint32_t bytes, const Clock& clock);
+  Race Write(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, const void* where);
 
  private:
   static constexpr uint64_t kWordBytes = 4, kPageWords = 256;
@@ -32,7 +40,7 @@ class Shadow {
     uint32_t writer = 0, written = 0;  // agent and its epoch; epochs start at 1
     uint32_t reader = 0, read = 0;
     std::unique_ptr<Clock> readers;    // where several have read
-    int write_line = 0, read_line = 0;
+    const void *wrote_at = nullptr, *read_at = nullptr;
   };
   Word& At(uint64_t word);
 
