@@ -103,13 +103,18 @@ struct GpuWalker : GpuWorkerBase<Port> {
   // There are no more tasks, or the step has ended. Compute waits for nothing else here.
   EVT_FN void HandEnd() {
     if (!this->aborted_) Open();
-    if (this->aborted_ && handed >= kHandedSlots) {
+    if (!this->aborted_) return Close(TaskName{-1, {}}, 0, 0);
+    if (handed >= kHandedSlots) {
       while (!Port::BarrierTry(this->base + DoneAt(Slot()), handed / kHandedSlots % 2 ^ 1)) {
         if (*static_cast<volatile u32*>(&this->shared.left) != 0) break;
       }
-      __syncwarp();
     }
-    Close(TaskName{-1, {}}, 0, 0);
+    __syncwarp();
+    if (Leader()) {
+      // One word: the input role may still be at the task that this slot had, and must see that or the end, no mixture.
+      *static_cast<volatile i32*>(&this->shared.handed[Slot()].task.grid) = -1;
+      BarrierArrive(this->base + BegunAt(Slot()));
+    }
   }
 
  private:

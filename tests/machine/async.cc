@@ -1,7 +1,7 @@
 // mbarriers, and what happens some time after its instruction: copies of cp.async and of the bulk copy engine.
 #include <algorithm>
+#include <utility>
 
-#include "absl/strings/str_format.h"
 #include "tests/machine/decode.h"
 #include "tests/machine/tensor_map.h"
 
@@ -130,7 +130,7 @@ void CopyBulk(Warp& w, const Instruction& i, uint32_t lanes) {
     const uint32_t to = SharedAddress(w, i, l), bytes = w.At<uint32_t>(i.a[2])[l];
     const uint64_t from = w.At<uint64_t>(i.a[1])[l];
     if (to % 16 != 0 || from % 16 != 0 || bytes % 16 != 0)
-      Fail(w, i, absl::StrFormat("a bulk copy of %d bytes from %#x to %#x: all must be multiples of 16", bytes, from, to));
+      Fail(w, i, Text("a bulk copy of ", bytes, " bytes from ", Hex{from}, " to ", to, ": all must be multiples of 16"));
     Deferred deferred;
     if (bytes > 0) deferred.pieces.push_back({to, from, bytes, bytes});
     deferred.barrier = w.At<uint32_t>(i.a[3])[l];
@@ -196,7 +196,7 @@ bool DecodeBarrierWord(Decoder& d) {
 
 void Arrive(Block& block, uint32_t address, uint32_t count, const Clock&) {
   Mbarrier barrier = Load(block, address);
-  if (barrier.pending < count) throw Fault(absl::StrFormat("%d arrivals at an mbarrier that expects %d more", count, barrier.pending));
+  if (barrier.pending < count) throw Fault(Text(count, " arrivals at an mbarrier that expects ", barrier.pending + 0, " more"));
   barrier.pending -= count;
   Store(block, address, barrier);
 }

@@ -67,7 +67,7 @@ uint64_t Align(uint64_t at, uint64_t align) { return (at + align - 1) / align * 
 
 uint32_t Decoder::Constant(uint64_t bits, int width) {
   if (width > 0 && width < 8) bits &= (uint64_t{1} << (8 * width)) - 1;
-  const std::string key = "=" + std::to_string(bits) + ":" + std::to_string(width);
+  const std::string key = Text("=", bits, ":", width);
   const auto found = places.find(key);
   if (found != places.end()) return found->second;
   const uint32_t place = Reserve(*code, width);
@@ -147,12 +147,13 @@ std::shared_ptr<const Code> Decode(std::shared_ptr<const PtxModule> module, cons
     d.out = Instruction();
     d.out.text = &statement;
     if (!statement.guard.empty()) {
-      d.out.guard_not = statement.guard[0] == '!';
-      d.out.guard = static_cast<int>(d.Place(statement.guard.substr(d.out.guard_not ? 1 : 0), 0));
+      d.out.guard_not = statement.guard_not;
+      d.out.guard = static_cast<int>(d.Place(statement.guard, 0));
     }
     if (d.op() == "bra" || d.op() == "brx" || d.op() == "ret" || d.op() == "exit") {
       Branch(d);
-    } else if (!DecodeArithmetic(d) && !DecodeMemory(d) && !DecodeWarp(d) && !DecodeAsync(d) && !DecodeTensor(d)) {
+    } else if (!DecodeArithmetic(d) && !DecodeCompare(d) && !DecodeMoves(d) && !DecodeMemory(d) && !DecodeWarp(d) &&
+               !DecodeAsync(d) && !DecodeTensor(d)) {
       d.Fail("not known");
     }
     code->code.push_back(d.out);

@@ -1,9 +1,7 @@
-// The functions of the CUDA driver and of NVRTC that Eventide asks for, in front of the machine that runs PTX: with this
-// library as libcuda.so.1 and as EVENTIDE_NVRTC, programs run their kernels on the CPU. A launch has ended when its call
-// returns. Settings come from PTX_MACHINE, a list such as "workers=4,seed=7,races=0".
-#include <dlfcn.h>
+// The functions of the CUDA driver that Eventide asks for, in front of the machine: with this library as libcuda.so.1 and
+// as EVENTIDE_NVRTC (nvrtc.cc) programs run their kernels on the CPU. A launch has ended when its call returns. Settings
+// come from PTX_MACHINE, a list such as "workers=4,seed=7,races=0,counts=1".
 #include <elf.h>
-#include <glob.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +16,7 @@
 #include <string>
 
 #include "tests/machine/machine.h"
+#include "tests/machine/mark.h"
 #include "tests/machine/tensor_map.h"
 
 namespace {
@@ -25,7 +24,6 @@ namespace {
 namespace machine = eventide::machine;
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotFound = 500, kLaunchFailed = 719;
-constexpr char kMark[] = "\n// PTX for the machine\n";
 
 long Setting(const char* name, long otherwise) {
   const char* text = std::getenv("PTX_MACHINE");
@@ -123,46 +121,6 @@ int LaunchOn(void* function, unsigned x, unsigned y, unsigned z, unsigned thread
   return device.failed;
 }
 
-// The compiler that this library stands in front of.
-void* RealNvrtc() {
-  static void* library = [] {
-    const char* chosen = std::getenv("PTX_MACHINE_NVRTC");
-    if (chosen != nullptr) return dlopen(chosen, RTLD_NOW | RTLD_LOCAL);
-    for (const char* pattern :
-         {"/usr/local/cuda*/lib64/libnvrtc.so.1[23]", "/usr/*/lib/python3*/*-packages/nvidia/*/lib/libnvrtc.so.1[23]",
-          "/usr/lib/python3*/*-packages/nvidia/*/lib/libnvrtc.so.1[23]"}) {
-      glob_t found;
-      void* opened = nullptr;
-      if (glob(pattern, 0, nullptr, &found) == 0) opened = dlopen(found.gl_pathv[found.gl_pathc - 1], RTLD_NOW | RTLD_LOCAL);
-      globfree(&found);
-      if (opened != nullptr) return opened;
-    }
-    return dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL);
-  }();
-  return library;
-}
-template <class F>
-F* Real(const char* name) {
-  void* library = RealNvrtc();
-  void* found = library == nullptr ? nullptr : dlsym(library, name);
-  if (found == nullptr) {
-    std::fprintf(stderr, "PTX machine: no NVRTC, or it lacks %s: set PTX_MACHINE_NVRTC\n", name);
-    std::exit(1);
-  }
-  return reinterpret_cast<F*>(found);
-}
-
-// Here a poll takes as long as a task does on a GPU: waits that do something else every so many polls do it sooner.
-std::string& Impatient(std::string& header) {
-  for (const char* constant : {"kPollsPerCheck = ", "kPollsPerWatch = "}) {
-    const size_t at = header.find(constant);
-    if (at == std::string::npos || header.compare(at - 4, 4, "u32 ") != 0) continue;
-    const size_t digits = at + std::strlen(constant);
-    header.replace(digits, header.find(';', digits) - digits, "4");
-  }
-  return header;
-}
-
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -221,8 +179,8 @@ int cuModuleLoadData(void** loaded, const void* image) {
   const auto* bytes = static_cast<const char*>(image);
   const char* ptx = bytes + ElfBytes(static_cast<const uint8_t*>(image));
   // The compiler may have padded its file.
-  for (int i = 0; i < 4096 && std::memcmp(ptx, kMark, sizeof(kMark) - 1) != 0; ++i) ++ptx;
-  if (std::memcmp(ptx, kMark, sizeof(kMark) - 1) != 0) {
+  for (int i = 0; i < 4096 && std::memcmp(ptx, machine::kPtxMark, sizeof(machine::kPtxMark) - 1) != 0; ++i) ++ptx;
+  if (std::memcmp(ptx, machine::kPtxMark, sizeof(machine::kPtxMark) - 1) != 0) {
     std::fprintf(stderr, "PTX machine: this kernel was compiled without it: set EVENTIDE_NVRTC to its library\n");
     return kInvalidValue;
   }
@@ -353,42 +311,5 @@ int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, co
   }
   std::memcpy(map, &made, sizeof(made));
   return 0;
-}
-
-// NVRTC: what it compiles also carries its PTX.
-int nvrtcVersion(int* major, int* minor) { return Real<int(int*, int*)>("nvrtcVersion")(major, minor); }
-const char* nvrtcGetErrorString(int error) { return Real<const char*(int)>("nvrtcGetErrorString")(error); }
-int nvrtcCreateProgram(void** program, const char* source, const char* name, int count, const char* const* headers,
-                       const char* const* names) {
-  std::vector<std::string> texts(headers, headers + count);
-  std::vector<const char*> all;
-  for (std::string& text : texts) all.push_back(Impatient(text).c_str());
-  return Real<int(void**, const char*, const char*, int, const char* const*, const char* const*)>("nvrtcCreateProgram")(
-      program, source, name, count, all.data(), names);
-}
-int nvrtcDestroyProgram(void** program) { return Real<int(void**)>("nvrtcDestroyProgram")(program); }
-int nvrtcCompileProgram(void* program, int count, const char* const* options) {
-  std::vector<const char*> all(options, options + count);
-  all.push_back("--generate-line-info");
-  return Real<int(void*, int, const char* const*)>("nvrtcCompileProgram")(program, count + 1, all.data());
-}
-int nvrtcGetProgramLogSize(void* program, size_t* bytes) { return Real<int(void*, size_t*)>("nvrtcGetProgramLogSize")(program, bytes); }
-int nvrtcGetProgramLog(void* program, char* log) { return Real<int(void*, char*)>("nvrtcGetProgramLog")(program, log); }
-int nvrtcGetPTXSize(void* program, size_t* bytes) { return Real<int(void*, size_t*)>("nvrtcGetPTXSize")(program, bytes); }
-int nvrtcGetPTX(void* program, char* ptx) { return Real<int(void*, char*)>("nvrtcGetPTX")(program, ptx); }
-int nvrtcGetCUBINSize(void* program, size_t* bytes) {
-  size_t ptx = 0;
-  int error = Real<int(void*, size_t*)>("nvrtcGetCUBINSize")(program, bytes);
-  if (error == 0) error = nvrtcGetPTXSize(program, &ptx);
-  *bytes += sizeof(kMark) - 1 + ptx;
-  return error;
-}
-int nvrtcGetCUBIN(void* program, char* cubin) {
-  size_t bytes = 0;
-  int error = Real<int(void*, size_t*)>("nvrtcGetCUBINSize")(program, &bytes);
-  if (error == 0) error = Real<int(void*, char*)>("nvrtcGetCUBIN")(program, cubin);
-  std::memcpy(cubin + bytes, kMark, sizeof(kMark) - 1);
-  if (error == 0) error = nvrtcGetPTX(program, cubin + bytes + sizeof(kMark) - 1);
-  return error;
 }
 }

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 
 namespace eventide::machine {
 namespace {
@@ -13,45 +12,6 @@ namespace {
 constexpr int kTurn = 400;        // instructions of a warp at most before others have their turn
 constexpr uint64_t kNap = 16;     // rounds after which a warp that polls looks again although nothing has changed: at clocks
 constexpr uint64_t kSilent = 2'000'000;  // rounds in which no warp does more than poll: a deadlock
-
-void SetSpecial(Warp& w, const Code::Special& special) {
-  const Launch& launch = *w.block->grid->launch;
-  const auto all = [&](uint32_t value) {
-    for (int l = 0; l < kLanes; ++l) w.At<uint32_t>(special.place)[l] = value;
-  };
-  const std::string& name = special.name;
-  if (name == "%tid.x") {
-    for (int l = 0; l < kLanes; ++l) w.At<uint32_t>(special.place)[l] = static_cast<uint32_t>(w.index * kLanes + l);
-  } else if (name == "%laneid") {
-    for (int l = 0; l < kLanes; ++l) w.At<uint32_t>(special.place)[l] = static_cast<uint32_t>(l);
-  } else if (name == "%tid.y" || name == "%tid.z") {
-    all(0);
-  } else if (name == "%ntid.x") {
-    all(launch.threads);
-  } else if (name == "%ntid.y" || name == "%ntid.z") {
-    all(1);
-  } else if (name == "%ctaid.x") {
-    all(w.block->x);
-  } else if (name == "%ctaid.y") {
-    all(w.block->y);
-  } else if (name == "%ctaid.z") {
-    all(w.block->z);
-  } else if (name == "%nctaid.x") {
-    all(launch.grid[0]);
-  } else if (name == "%nctaid.y") {
-    all(launch.grid[1]);
-  } else if (name == "%nctaid.z") {
-    all(launch.grid[2]);
-  } else if (name == "%warpid") {
-    all(static_cast<uint32_t>(w.index));
-  } else if (name == "%smid") {
-    all(w.block->x);
-  } else if (name == "%dynamic_smem_size") {
-    all(launch.dynamic_shared);
-  } else if (name.rfind("sink@", 0) != 0 && name != "%globaltimer" && name != "%clock64") {
-    throw Fault("special register " + name);
-  }
-}
 
 uint64_t Now() {
   return static_cast<uint64_t>(
@@ -86,14 +46,14 @@ class Runner {
       block->shared = block->shared_memory.data() + (1024 - base % 1024) % 1024;
       block->shared_bytes = bytes;
       block->warps.resize(warps);
-      for (uint32_t i = 0; i < warps; ++i) Prepare(block->warps[i], block.get(), i);
+      for (uint32_t i = 0; i < warps; ++i) PrepareWarp(block->warps[i], block.get(), i);
       grid_.blocks.push_back(std::move(block));
     }
   }
 
   // For whoever wonders what takes its time.
   std::string Counts() const {
-    return absl::StrFormat("%d rounds, %d instructions of warps and %d of polls", rounds_, worked_, polled_);
+    return Text(rounds_, " rounds, ", worked_, " instructions of warps and ", polled_, " of polls");
   }
 
   void Run() {
@@ -120,7 +80,7 @@ class Runner {
         (warp.sleeps ? polled_ : worked_) += warp.executed - before;
         warp.seen = warp.polls_global ? in_grid : in_block;
         warp.since = round;
-        advanced = advanced || !warp.sleeps;
+        advanced = advanced || (!warp.sleeps && warp.executed - before > kPoll);  // a turn may be too short to tell
         left = left || warp.alive == 0;
       }
       for (const auto& block : grid_.blocks) {
@@ -144,33 +104,6 @@ class Runner {
   // Of what the warp polled last.
   static uint64_t Changes(const Warp& warp) {
     return warp.polls_global ? warp.block->grid->changes : warp.block->changes;
-  }
-
-  void Prepare(Warp& warp, Block* block, uint32_t index) {
-    const Code& code = *grid_.launch->code;
-    warp.block = block;
-    warp.code = &code;
-    warp.index = static_cast<int>(index);
-    warp.registers.reset(new (std::align_val_t{64}) uint8_t[code.register_bytes]);
-    // Signalling NaNs: a register that is read before it is written shows.
-    for (uint64_t i = 0; i + 4 <= code.register_bytes; i += 4) *warp.At<uint32_t>(static_cast<uint32_t>(i)) = 0xffa5a5a5;
-    warp.local = std::make_unique<uint8_t[]>(code.local_bytes * kLanes + 1);
-    const uint32_t lanes = std::min<uint32_t>(kLanes, grid_.launch->threads - index * kLanes);
-    warp.alive = lanes == kLanes ? kAllLanes : (1u << lanes) - 1;
-    warp.agent = block->first_agent + index;
-    warp.clock.assign(grid_.engines.size(), 0);
-    warp.clock[warp.agent] = 1;
-    for (const Code::Constant& constant : code.constants) {
-      for (int l = 0; l < kLanes; ++l) {
-        switch (constant.width) {
-          case 0: *warp.At<uint32_t>(constant.place) = static_cast<uint32_t>(constant.bits); break;
-          case 2: warp.At<uint16_t>(constant.place)[l] = static_cast<uint16_t>(constant.bits); break;
-          case 4: warp.At<uint32_t>(constant.place)[l] = static_cast<uint32_t>(constant.bits); break;
-          default: warp.At<uint64_t>(constant.place)[l] = constant.bits;
-        }
-      }
-    }
-    for (const Code::Special& special : code.specials) SetSpecial(warp, special);
   }
 
   // The lanes that go on next: those furthest behind, mostly, so that lanes come together again. Lanes that have polled
@@ -343,7 +276,7 @@ class Runner {
     if (expected == 0) expected = (grid_.launch->threads + kLanes - 1) / kLanes * kLanes;
     Barrier& barrier = block.barriers[id];
     if (barrier.arrived > 0 && barrier.expected != expected)
-      Fail(warp, i, absl::StrFormat("barrier %d expects %d threads here and %d elsewhere", id, expected, barrier.expected));
+      Fail(warp, i, Text("barrier ", id, " expects ", expected, " threads here and ", barrier.expected, " elsewhere"));
     barrier.expected = expected;
     barrier.arrived += static_cast<uint32_t>(std::popcount(lanes));
     if ((i.code & 255) != 0) {
@@ -390,8 +323,8 @@ class Runner {
         if (warp.alive == 0) continue;
         const int lane = std::countr_zero(warp.alive);
         const size_t pc = static_cast<size_t>(warp.pc[lane]);
-        absl::StrAppendFormat(&text, "  block %d warp %d at %s%s\n", block->x, warp.index,
-                              warp.code->module->Place(*warp.code->code[pc].text), (warp.at_barrier >> lane & 1) != 0 ? ", at a barrier" : "");
+        text += Text("  block ", block->x, " warp ", warp.index, " at ", warp.code->module->Place(*warp.code->code[pc].text),
+                     (warp.at_barrier >> lane & 1) != 0 ? ", at a barrier\n" : "\n");
       }
     }
     return text;
@@ -404,68 +337,6 @@ class Runner {
 };
 
 }  // namespace
-
-void Fail(const Warp& warp, const Instruction& at, const std::string& what) {
-  std::string line = at.text->opcode;
-  for (const std::string& operand : at.text->operands) line += " " + operand;
-  throw Fault(absl::StrFormat("%s, block %d, warp %d, %s, %s: %s", warp.code->name, warp.block->x, warp.index,
-                              warp.code->module->Place(*at.text), line, what));
-}
-
-namespace {
-
-std::string RaceOf(const Grid& grid, const Race& race) {
-  const uint32_t warps = static_cast<uint32_t>(grid.blocks[0]->warps.size()), agents = warps + kEngines,
-                 block = race.other / agents, local = race.other % agents;
-  return absl::StrFormat("a race: it %s %s of block %d %s at %s", race.kind, local < warps ? "warp" : "copy engine", block,
-                         local < warps ? absl::StrFormat("%d", local) : "",
-                         grid.launch->code->module->Place(*static_cast<const PtxStatement*>(race.where)));
-}
-
-}  // namespace
-
-uint8_t* SharedAt(Warp& warp, uint32_t address, uint32_t bytes, Access access, const Instruction& at) {
-  Block& block = *warp.block;
-  const Grid& grid = *block.grid;
-  if (uint64_t{address} + bytes > block.shared_bytes)
-    Fail(warp, at, absl::StrFormat("%d bytes at %d of shared memory, which has %d", bytes, address, block.shared_bytes));
-  if (grid.settings.races && access <= Access::kWrite) {
-    const Race race = access == Access::kRead
-                                 ? block.shadow.Read(address, bytes, warp.agent, warp.clock, at.text)
-                                 : block.shadow.Write(address, bytes, warp.agent, warp.clock, at.text);
-    if (race.kind != nullptr) Fail(warp, at, absl::StrFormat("shared address %d: %s", address, RaceOf(grid, race)));
-  }
-  return block.shared + address;
-}
-
-uint8_t* GlobalAt(Warp& warp, uint64_t address, uint32_t bytes, Access access, const Instruction& at) {
-  Grid& grid = *warp.block->grid;
-  if (bytes <= 16 && (bytes & (bytes - 1)) == 0 && address % bytes != 0)
-    Fail(warp, at, absl::StrFormat("%d bytes at %#x, which is not aligned", bytes, address));
-  const uint64_t window = address - reinterpret_cast<uint64_t>(warp.block->shared);
-  if (window < warp.block->shared_bytes) return SharedAt(warp, static_cast<uint32_t>(window), bytes, access, at);
-  const std::vector<uint8_t>& params = grid.launch->params;
-  if (address - reinterpret_cast<uint64_t>(params.data()) < params.size()) return reinterpret_cast<uint8_t*>(address);
-  if (address < grid.first || address + bytes > grid.last) {
-    std::tie(grid.first, grid.last) = grid.memory->Block(address);
-    if (address < grid.first || address + bytes > grid.last)
-      Fail(warp, at, absl::StrFormat("%d bytes at %#x, which is in no allocation", bytes, address));
-  }
-  if (grid.settings.races && access <= Access::kWrite) {
-    const Race race = access == Access::kRead
-                                 ? grid.shadow.Read(address, bytes, warp.agent, warp.clock, at.text)
-                                 : grid.shadow.Write(address, bytes, warp.agent, warp.clock, at.text);
-    if (race.kind != nullptr) Fail(warp, at, absl::StrFormat("global address %#x: %s", address, RaceOf(grid, race)));
-  }
-  return reinterpret_cast<uint8_t*>(address);
-}
-
-void Release(Warp& warp, Clock& handed) {
-  Join(handed, warp.clock);
-  ++warp.clock[warp.agent];
-}
-
-void Acquire(Warp& warp, const Clock& handed) { Join(warp.clock, handed); }
 
 void Run(const Launch& launch, GlobalMemory* memory, const Settings& settings) {
   if (launch.threads > static_cast<uint32_t>(std::max(launch.code->max_threads, 1))) throw Fault("too many threads");

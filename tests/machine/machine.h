@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,6 +22,18 @@ namespace eventide::machine {
 
 inline constexpr int kLanes = 32;
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+// A message of parts.
+struct Hex {
+  uint64_t value;
+};
+inline std::ostream& operator<<(std::ostream& out, Hex hex) { return out << std::hex << "0x" << hex.value << std::dec; }
+template <class... Parts>
+std::string Text(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
 
 struct Warp;
 struct Instruction;
@@ -117,11 +131,15 @@ struct Block;
 
 inline constexpr uint32_t kEngines = 8;  // of a block, whose copies finish in any order
 
+struct FreeMemory {
+  void operator()(uint8_t* memory) const { std::free(memory); }
+};
+
 struct Warp {
   Block* block = nullptr;
   const Code* code = nullptr;
   int index = 0;
-  std::unique_ptr<uint8_t[]> registers;
+  std::unique_ptr<uint8_t, FreeMemory> registers;  // aligned to 256
   std::unique_ptr<uint8_t[]> local;  // [lane][bytes]
   uint32_t alive = 0;
   uint32_t gathering = 0;             // lanes that wait for others of the warp
@@ -240,6 +258,9 @@ struct Grid {
 // Runs a launch to its end. Throws Fault.
 void Run(const Launch& launch, GlobalMemory* memory, const Settings& settings);
 
+// Gives a warp its registers and its agent; `index` is among the block's warps.
+void PrepareWarp(Warp& warp, Block* block, uint32_t index);
+
 // Memory of an instruction, bounds and alignment checked; of an ordinary access also races. A generic address may be of
 // shared memory.
 enum class Access : uint8_t { kRead, kWrite, kSynchronises };  // the last is in no race, as is a look
@@ -261,6 +282,8 @@ void RunDeferred(Block& block, size_t index);
 // What decode.cc finds handlers of the families with; null: not of this family.
 struct Decoder;
 bool DecodeArithmetic(Decoder& d);
+bool DecodeCompare(Decoder& d);
+bool DecodeMoves(Decoder& d);
 bool DecodeMemory(Decoder& d);
 bool DecodeWarp(Decoder& d);
 bool DecodeAsync(Decoder& d);

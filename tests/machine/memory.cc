@@ -1,7 +1,6 @@
 // Loads, stores, atomics, and the forms of addresses.
 #include <algorithm>
 
-#include "absl/strings/str_format.h"
 #include "tests/machine/decode.h"
 
 namespace eventide::machine {

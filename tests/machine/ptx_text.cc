@@ -121,12 +121,9 @@ class Body {
     std::string rest = text;
     if (rest[0] == '@') {
       const size_t end = rest.find_first_of(" \t\n");
-      statement.guard = rest.substr(1, end - 1);
-      if (statement.guard[0] == '!') {
-        statement.guard = "!" + Scoped(statement.guard.substr(1));
-      } else {
-        statement.guard = Scoped(statement.guard);
-      }
+      const bool inverted = rest[1] == '!';
+      statement.guard_not = inverted;
+      statement.guard = Scoped(rest.substr(inverted ? 2 : 1, end - (inverted ? 2 : 1)));
       rest = Strip(rest.substr(end));
     }
     const size_t end = rest.find_first_of(" \t\n");

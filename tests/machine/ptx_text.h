@@ -16,7 +16,8 @@ struct PtxVariable {
 };
 
 struct PtxStatement {
-  std::string guard;  // of "@%p1" or "@!%p1", without "@"; empty: always
+  std::string guard;  // the predicate of "@%p1" or "@!%p1"; empty: always
+  bool guard_not = false;
   std::string opcode;
   std::vector<std::string> operands;  // "[...]" and "{...}" are one each
   int line = 0;

@@ -20,17 +20,21 @@ Race Shadow::Read(uint64_t address, uint32_t bytes, uint32_t agent, const Clock&
       return {"reads what was written by", word.writer, word.wrote_at};
     }
     const uint32_t now = clock[agent];
-    word.read_at = where;
-    if (word.readers != nullptr) {
-      (*word.readers)[agent] = now;
-    } else if (word.reader == agent || word.read <= clock[word.reader]) {
+    if (word.readers == nullptr && (word.reader == agent || word.read <= clock[word.reader])) {
       word.reader = agent;
       word.read = now;
-    } else {
-      word.readers = std::make_unique<Clock>(clock.size());
-      (*word.readers)[word.reader] = word.read;
-      (*word.readers)[agent] = now;
+      word.read_at = where;
+      continue;
     }
+    if (word.readers == nullptr) {
+      word.readers = std::make_unique<Word::Readers>();
+      word.readers->epochs.resize(clock.size());
+      word.readers->at.resize(clock.size());
+      word.readers->epochs[word.reader] = word.read;
+      word.readers->at[word.reader] = word.read_at;
+    }
+    word.readers->epochs[agent] = now;
+    word.readers->at[agent] = where;
   }
   return {};
 }
@@ -54,9 +58,10 @@ Race Shadow::Write(uint64_t address, uint32_t bytes, uint32_t agent, const Clock
     if (word.readers != nullptr) {
       races = false;
       for (uint32_t i = 0; i < clock.size() && !races; ++i) {
-        races = (*word.readers)[i] > clock[i];
+        races = word.readers->epochs[i] > clock[i];
         reader = i;
       }
+      word.read_at = word.readers->at[reader];
     }
     if (races) {
       return {"writes over what may still be read by", reader, word.read_at};

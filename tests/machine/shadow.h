@@ -39,7 +39,11 @@ class Shadow {
   struct Word {
     uint32_t writer = 0, written = 0;  // agent and its epoch; epochs start at 1
     uint32_t reader = 0, read = 0;
-    std::unique_ptr<Clock> readers;    // where several have read
+    struct Readers {
+      Clock epochs;
+      std::vector<const void*> at;
+    };
+    std::unique_ptr<Readers> readers;  // where several have read
     const void *wrote_at = nullptr, *read_at = nullptr;
   };
   Word& At(uint64_t word);

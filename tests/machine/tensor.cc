@@ -2,7 +2,6 @@
 // once a step: as exact as any tensor core, and the same bits whatever the form. A GPU's own bits are another tree.
 #include <array>
 
-#include "absl/strings/str_format.h"
 #include "device/dtype.h"
 #include "tests/machine/decode.h"
 

@@ -1,5 +1,4 @@
 // What lanes of a warp and warps of a block do together: shuffles, votes, barriers.
-#include "absl/strings/str_format.h"
 #include "tests/machine/decode.h"
 
 namespace eventide::machine {
@@ -27,7 +26,7 @@ void ShuffleLanes(Warp& w, const Instruction& i, uint32_t lanes) {
       default: at = first | (by & ~mask); ok = at <= last; break;
     }
     if (!ok) at = l;
-    if ((lanes >> at & 1) == 0) Fail(w, i, absl::StrFormat("lane %d shuffles from lane %d, which takes no part", l, at));
+    if ((lanes >> at & 1) == 0) Fail(w, i, Text("lane ", l, " shuffles from lane ", at, ", which takes no part"));
     from[l] = static_cast<uint32_t>(at);
     within |= static_cast<uint32_t>(ok) << l;
   });
