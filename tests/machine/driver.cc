@@ -111,6 +111,7 @@ int LaunchOn(void* function, unsigned x, unsigned y, unsigned z, unsigned thread
   machine::Settings settings;
   settings.seed = static_cast<uint64_t>(Setting("seed", 1)) * 1'000'003 + device.launches++;
   settings.races = Setting("races", 1) != 0;
+  settings.slower = static_cast<uint32_t>(Setting("slower", 10));
   settings.counts = Setting("counts", 0) != 0;
   try {
     machine::Run(launch, &device.memory, settings);

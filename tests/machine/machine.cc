@@ -64,7 +64,7 @@ class Runner {
     std::vector<Warp*> awake;
     uint64_t silent = 0;
     for (uint64_t& round = rounds_; !warps.empty(); ++round) {
-      now_ = Now();
+      now_ = Now() / grid_.settings.slower;
       awake.clear();
       for (Warp* warp : warps) {
         if (!warp->sleeps || warp->seen != Changes(*warp) || round - warp->since > kNap) awake.push_back(warp);

@@ -223,6 +223,7 @@ struct Launch {
 struct Settings {
   uint64_t seed = 0;
   bool races = true;
+  uint32_t slower = 10;  // %globaltimer is so much slower than the clock: a step may take as many times longer
   bool counts = false;  // to stderr, of every launch
 };
 
