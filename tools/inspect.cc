@@ -103,13 +103,14 @@ absl::Status ShowKernels(const Program& program, const std::vector<const GpuArch
                     {"spill_bytes", u.spill_bytes},
                     {"stack_bytes", u.stack_bytes},
                     {"shared_bytes", u.shared_bytes},
+                    {"code_bytes", u.code_bytes},
                     {"cubin_bytes", kernel.cubin.size()},
                     {"nvrtc_ms", kernel.compile_ms}});
     if (json) continue;
     RETURN_IF_ERROR(PrintText(absl::StrFormat(
-        "%-8s %-14s %3d registers, %d spill bytes, %d stack bytes, cubin %d bytes, NVRTC %.0f ms\n",
-        arch->name, kStepKernel, u.registers, u.spill_bytes, u.stack_bytes, kernel.cubin.size(),
-        kernel.compile_ms)));
+        "%-8s %-14s %3d registers, %d spill bytes, %d stack bytes, code %d bytes, cubin %d bytes, NVRTC %.0f ms\n",
+        arch->name, kStepKernel, u.registers, u.spill_bytes, u.stack_bytes, u.code_bytes,
+        kernel.cubin.size(), kernel.compile_ms)));
   }
   return json ? PrintJson({{"kernels", list}}) : absl::OkStatus();
 }

@@ -41,7 +41,7 @@ TEST_CASE("toy graphs compile for every architecture without stack and spills") 
       INFO(arch.name << " " << graph.name() << ": " << compiled.status().ToString());
       REQUIRE(compiled.ok());
       std::cout << arch.name << " " << graph.name() << ": " << compiled->usage.registers
-                << " registers, " << compiled->cubin.size() << " bytes, "
+                << " registers, " << compiled->usage.code_bytes << " bytes of code, "
                 << compiled->cpu_milliseconds << " of " << compiled->milliseconds << " ms\n";
       CHECK(compiled->usage.stack_bytes == 0);
       CHECK(compiled->usage.spill_bytes == 0);
@@ -92,6 +92,7 @@ TEST_CASE("a kernel is compiled once and then comes from the cache, its report i
   CHECK_FALSE(warm->compiled);
   CHECK(cold->cubin == warm->cubin);
   CHECK(cold->usage.registers == warm->usage.registers);
+  CHECK(cold->usage.code_bytes == warm->usage.code_bytes);
   CHECK(warm->usage.registers > 0);
   std::cout << "cold " << cold->compile_ms << " ms, cached " << warm->compile_ms << " ms\n";
   // Any change of a header makes another kernel.
