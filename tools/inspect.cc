@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/dump.h"
+#include "core/names.h"
 #include "core/status.h"
 #include "jit/codegen.h"
 #include "jit/kernel.h"
@@ -29,26 +30,11 @@ absl::Status ShowTimeline(const InspectFlags& flags) {
 
 absl::Status ShowEvents(const Program& program, bool json) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  const ExprNames names = {[&](const Expr& leaf) -> std::string {
-    switch (leaf.kind()) {
-      case ExprKind::kSymbol:
-        return program.symbols[leaf.index()].name;
-      case ExprKind::kCoord:
-        return absl::StrCat("i", leaf.index());
-      case ExprKind::kLoad:
-        return program.tensors[leaf.index()].name;
-      default:
-        return "layer";
-    }
-  }};
+  const Names names = {&program.symbols, &program.tensors, 'e'};
   std::string text;
   for (const ProgramEvent& event : program.events) {
-    std::string shape;
-    for (const Expr& dim : event.shape) {
-      absl::StrAppend(&shape, shape.empty() ? "" : ", ", ToString(dim, names));
-    }
-    const std::string target = ToString(event.target, names);
-    absl::StrAppendFormat(&text, "%-14s [%s]%s\n    target %s\n", event.name, shape,
+    const std::string shape = ShapeText(names, event.shape), target = ExprText(names, event.target);
+    absl::StrAppendFormat(&text, "%-14s %s%s\n    target %s\n", event.name, shape,
                           event.gated ? "  gated" : "", target);
     list.push_back({{"name", event.name},
                     {"shape", shape},

@@ -395,5 +395,12 @@ TEST_CASE("inspect shows graphs, events, schedules and sources without a GPU") {
   CHECK(schedule["workers"] == 132);
 }
 
+TEST_CASE("inspect --events writes targets as --dot does: each word of a tensor by its place") {
+  const std::string text = Run("inspect --model random:test-moe --events").out;
+  CHECK(text.find("counts[0]") != std::string::npos);
+  CHECK(text.find("counts[1]") != std::string::npos);
+  CHECK(text.find("e0 * 8 + 8") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace eventide
