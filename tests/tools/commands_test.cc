@@ -383,24 +383,5 @@ TEST_CASE("SmolLM2 exported answers a question as the file does, its chat templa
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("inspect shows graphs, events, schedules and sources without a GPU") {
-  if (Missing()) return;
-  const std::string model = "inspect --model random:test-qwen3 --max-num-seqs 8 ";
-  CHECK(Run(model + "--graph").out.find("paged_attention") != std::string::npos);
-  CHECK(Run(model + "--dot").out.find("digraph") != std::string::npos);
-  CHECK(Run(model + "--source --arch sm_90a").out.find("eventide_step") != std::string::npos);
-  const Json events = Json::parse(Run(model + "--events --json").out);
-  CHECK(events["events"].size() == 9);
-  const Json schedule = Json::parse(Run(model + "--schedule --json").out);
-  CHECK(schedule["workers"] == 132);
-}
-
-TEST_CASE("inspect --events writes targets as --dot does: each word of a tensor by its place") {
-  const std::string text = Run("inspect --model random:test-moe --events").out;
-  CHECK(text.find("counts[0]") != std::string::npos);
-  CHECK(text.find("counts[1]") != std::string::npos);
-  CHECK(text.find("e0 * 8 + 8") != std::string::npos);
-}
-
 }  // namespace
 }  // namespace eventide
