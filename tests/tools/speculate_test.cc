@@ -69,6 +69,10 @@ TEST_CASE("bench decode times the draft model's steps with the target's") {
     CHECK(row["speculation"]["drafted"] == 3 * 4 * row["batch"].get<int>());
     CHECK(row["bytes"] > 4 * plain["rows"][i]["bytes"].get<int64_t>());
   }
+  const std::string text = "bench decode " + kTiny + "--context 40 --steps 1 --warmup 0 ";
+  CHECK(Run(text).out.find(", 1 token a row\n") != std::string::npos);
+  CHECK(Run(text + "--tokens-per-row 3").out.find(", 3 tokens a row\n") != std::string::npos);
+  CHECK(Run(text + "--speculate ngram:5").out.find(", 1 token and 5 drafts a row\n") != std::string::npos);
   // The draft model's positions must hold the context.
   CHECK(Run("bench decode --model random:qwen3-0.6b --speculate-model random:test-llama").code == 2);
 }
