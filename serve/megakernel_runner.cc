@@ -348,6 +348,15 @@ absl::Status MegakernelRunner::SetExitThresholds(std::span<const float> threshol
                           static_cast<int64_t>(thresholds.size_bytes()));
 }
 
+absl::StatusOr<std::vector<uint64_t>> MegakernelRunner::TokensLeft() {
+  if (!decoder_.HasExits()) return std::vector<uint64_t>();
+  if (!flights_.empty()) return absl::FailedPreconditionError("tokens that left are read while no step is in flight");
+  std::vector<uint64_t> left(static_cast<size_t>(decoder_.config.layers));
+  RETURN_IF_ERROR(executor().Read(executor().TensorBuffer(decoder_.exit_totals), 0, left.data(),
+                                  static_cast<int64_t>(left.size() * sizeof(left[0]))));
+  return left;
+}
+
 absl::StatusOr<std::vector<int>> MegakernelRunner::TokensOfLayers() {
   if (!decoder_.HasExits() || !flights_.empty()) {
     return absl::FailedPreconditionError(

@@ -129,6 +129,10 @@ class StepRunner {
   // The slot's sequence is gone.
   virtual void Release(uint32_t slot) = 0;
 
+  // Of early exit, while no step is in flight: how many query tokens have left behind each layer so far. Empty:
+  // there is none.
+  virtual absl::StatusOr<std::vector<uint64_t>> TokensLeft() { return std::vector<uint64_t>(); }
+
   // Runs of a compiler in this process so far.
   virtual uint64_t compilations() const { return 0; }
 };
