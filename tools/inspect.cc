@@ -76,7 +76,7 @@ absl::Status ShowSchedule(const Program& program, const EngineFlags& flags, cons
 }
 
 absl::Status ShowSource(const Program& program, const GpuArch& arch, const InspectFlags& flags) {
-  const std::string source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda});
+  const std::string source = Codegen(program, TargetOf(arch));
   if (!flags.engine.json) return PrintText(source);
   return PrintJson({{"arch", arch.name}, {"source", source}});
 }

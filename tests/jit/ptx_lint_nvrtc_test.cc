@@ -46,8 +46,7 @@ absl::StatusOr<Compiled> CompileToy(const std::string& arch_name, const std::vec
                                     const std::string& appended = "") {
   ASSIGN_OR_RETURN(const GpuArch* arch, ArchByName(arch_name));
   ASSIGN_OR_RETURN(const Program program, Lower(graph));
-  const std::string source =
-      Codegen(program, {arch->header, CodegenTarget::Entry::kCuda, false}) + appended;
+  const std::string source = Codegen(program, TargetOf(*arch)) + appended;
   ASSIGN_OR_RETURN(std::vector<HeaderText> headers, CollectHeaders(source, ToyHeaders()));
   for (const Edit& edit : edits) {
     int found = 0;
@@ -87,7 +86,7 @@ void CheckInstructions(int instructions, int bound) {
 }
 
 absl::StatusOr<Compiled> CompileFor(const Program& program, const GpuArch& arch) {
-  const std::string source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda, false});
+  const std::string source = Codegen(program, TargetOf(arch));
   ASSIGN_OR_RETURN(const std::vector<HeaderText> headers, CollectHeaders(source));
   ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Get());
   return nvrtc->Compile(source, headers, arch, kStepKernel);
