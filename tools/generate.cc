@@ -135,7 +135,8 @@ absl::Status RunGenerate(GenerateFlags& flags) {
   if (!interrupted) RETURN_IF_ERROR(g.last.status);
   const bool speculates = DraftTokens(flags.engine) > 0;
   const DraftStats drafts = opened->engine->stats().drafts;
-  ExitStats exits{.tokens = opened->engine->stats().computed_tokens};
+  ExitStats exits;
+  exits.tokens = opened->engine->stats().computed_tokens;
   ASSIGN_OR_RETURN(exits.left, opened->runner->TokensLeft());
   const bool leaves = !exits.left.empty();
   if (json) {
