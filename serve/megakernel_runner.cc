@@ -109,7 +109,8 @@ absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {
   state.temperature = a.temperature;
   state.top_p = a.top_p;
   state.top_k = a.top_k;
-  state.draft_limit = std::min(a.draft_tokens, kMaxDraftTokens);
+  state.draft_limit = static_cast<u16>(std::min(a.draft_tokens, kMaxDraftTokens));
+  state.draft_length = a.adapt_draft_tokens ? state.draft_limit : u16{0};
   state.stop_count = static_cast<u32>(a.stop_tokens.size());
   std::copy(a.stop_tokens.begin(), a.stop_tokens.end(), state.stop_tokens);
   if (draft_model_ != nullptr && a.draft_tokens > 0) {

@@ -69,6 +69,7 @@ struct SlotAdmission {
   float top_p = 1;             // 1: off
   uint32_t top_k = 0;          // 0: off
   uint32_t draft_tokens = 0;   // that the device looks for in each step, at most
+  bool adapt_draft_tokens = false;  // fewer where drafts have been wrong (ops/draft.h)
   std::span<const TokenId> stop_tokens;  // at most kMaxStopTokens; the host looks for further ones
 };
 

@@ -39,6 +39,19 @@ TEST_CASE("generate with a draft model gives the plain answer and says what beca
   }
 }
 
+TEST_CASE("a schedule of looked-up drafts changes how many there are, and no token") {
+  if (Missing()) return;
+  const std::string call = "generate " + kTiny + "--max-model-len 256 --max-tokens 200 --ignore-eos --json --tokens " +
+                           "3,1,4,3,1,4,3,1,4,3,1,4 --temperature 0.4 ";
+  const Json plain = Object(call), constant = Object(call + "--speculate ngram:16"),
+             heuristic = Object(call + "--speculate ngram:16 --draft-tokens-schedule heuristic");
+  CHECK(constant["tokens"] == plain["tokens"]);
+  CHECK(heuristic["tokens"] == plain["tokens"]);
+  CHECK(Object(call + "--speculate ngram:16 --draft-tokens-schedule constant")["speculation"] == constant["speculation"]);
+  CHECK(heuristic["speculation"]["drafted"] > 0);
+  CHECK(heuristic["speculation"]["drafted"] < constant["speculation"]["drafted"]);
+}
+
 TEST_CASE("replay with a draft model gives the plain tokens of every request") {
   if (Missing()) return;
   const TempFolder folder;
