@@ -1,6 +1,6 @@
 // speculation_bench MODEL[,DRAFT_MODEL] PROMPTS.jsonl PER_CATEGORY MAX_TOKENS BATCH DRAFTS...: greedy answers
 // to the first turns of a file of questions (Spec-Bench, MT-bench: {"category", "turns"}), with every given
-// number of drafts, looked up or of the draft model, category by category, in the format of ChatML. 0 drafts is
+// number of drafts (N, or N:adapt), looked up or of the draft model, category by category, in the format of ChatML. 0 is
 // plain decoding; all others must give its tokens. CPU seconds count what this process computed, whatever else the machine was doing.
 #include <sys/resource.h>
 
@@ -58,11 +58,12 @@ struct Measured {
 };
 
 absl::StatusOr<Measured> Answer(MegakernelRunner* runner,
-                                const std::vector<std::vector<TokenId>>& prompts, uint32_t drafts,
+                                const std::vector<std::vector<TokenId>>& prompts, const std::string& drafts,
                                 uint32_t max_tokens) {
   SteadyClock clock;
   EngineOptions options;
-  options.draft_tokens = drafts;
+  options.draft_tokens = static_cast<uint32_t>(std::atoi(drafts.c_str()));
+  options.adapt_draft_tokens = drafts.ends_with(":adapt");
   options.max_steps_in_flight = 1;
   ASSIGN_OR_RETURN(const auto engine, Engine::Create(runner, &clock, options));
   Measured measured;
@@ -110,15 +111,15 @@ absl::Status Run(char** argv, int runs) {
   for (const std::string& category : questions.order) {
     Answers plain;
     for (int i = 0; i < runs; ++i) {
-      const auto drafts = static_cast<uint32_t>(std::atoi(argv[6 + i]));
+      const std::string drafts = argv[6 + i];
       ASSIGN_OR_RETURN(const Measured m, Answer(runner.get(), questions.prompts.at(category), drafts,
                                                 static_cast<uint32_t>(std::atoi(argv[4]))));
       if (i == 0) plain = m.answers;
       if (m.answers != plain) return absl::InternalError(category + ": drafts changed an answer");
       const DraftStats& d = m.stats.drafts;
-      std::printf("%-14s drafts %2u: %4llu tokens, %4llu steps, %5llu drafted, %4llu accepted, "
+      std::printf("%-14s drafts %-8s: %4llu tokens, %4llu steps, %5llu drafted, %4llu accepted, "
                   "%.2f tokens/step, %7.2f s, %7.2f CPU s\n",
-                  category.c_str(), drafts, static_cast<unsigned long long>(m.stats.output_tokens),
+                  category.c_str(), drafts.c_str(), static_cast<unsigned long long>(m.stats.output_tokens),
                   static_cast<unsigned long long>(m.stats.steps),
                   static_cast<unsigned long long>(d.drafted),
                   static_cast<unsigned long long>(d.accepted), d.tokens_per_step(), m.seconds,

@@ -6,7 +6,7 @@
 
 namespace eventide {
 
-inline constexpr u32 kAbiVersion = 3;
+inline constexpr u32 kAbiVersion = 4;
 // Row::query_length: "the device knows" (decode and speculative rows): the sequence's last token and as
 // many drafts as the device has, at most draft_length; or 0 tokens when the slot has finished in a step
 // that the host has not seen yet.
@@ -64,7 +64,8 @@ struct SlotState {
   u32 stop_count;
   i32 stop_tokens[kMaxStopTokens];
   u64 pace;             // how many tokens a step takes: one word, since late workers read it (below)
-  u32 draft_limit;      // tokens to draft by looking back, at most
+  u16 draft_limit;      // tokens to draft by looking back, at most
+  u16 draft_length;     // likewise next time, by what became of the last ones (ops/draft.h); 0: draft_limit always
   u32 role;             // SlotRole
   u64 partner;          // SlotState of the other model, whose steps and this one's run in turns
 };

@@ -12,6 +12,7 @@ struct GpuArch {
   int major, minor;    // compute capability
   int shared_bytes;    // shared memory one block may have (opt-in), in bytes
   const char* header;  // device/arch/...: the port
+  int stream_floor;    // pages of the stream lane that the port's tiles hold at once (its kLongFloor)
   bool bulk_copy;      // cp.async.bulk and mbarrier transactions
   bool setmaxnreg;     // registers move between warpgroups
   bool wgmma;

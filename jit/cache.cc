@@ -203,6 +203,18 @@ absl::StatusOr<CacheEntry> KernelCache::GetOrMake(
   return entry;
 }
 
+absl::Status KernelCache::CheckWritable() const {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error) return absl::UnavailableError(absl::StrCat("cannot create ", folder_, ": ", error.message()));
+  const std::string probe = absl::StrCat(folder_, "/probe.", ::getpid(), kTemporaryEnd);
+  const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return absl::UnavailableError(absl::StrCat("cannot create ", probe, ": ", std::strerror(errno)));
+  ::close(file);
+  ::unlink(probe.c_str());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<CacheItem>> KernelCache::List() const {
   std::vector<CacheItem> items;
   std::error_code error;

@@ -48,6 +48,9 @@ class KernelCache {
   absl::StatusOr<CacheEntry> GetOrMake(
       const std::string& key, const std::function<absl::StatusOr<std::string>()>& make) const;
 
+  // Whether entries can be kept: the folder is made, and a file in it and away again. Else the reason.
+  absl::Status CheckWritable() const;
+
   // All entries, those used last first. A folder that is not there is empty.
   absl::StatusOr<std::vector<CacheItem>> List() const;
   // Removes all entries and what dying processes left: how many files. Whoever runs a kernel has

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "jit/page_floors.h"
 
 namespace eventide {
 namespace {
@@ -140,15 +141,11 @@ class Generator {
     for (const std::string& op : ops) Line(absl::StrCat("#include \"ops/", op, ".h\""));
     Line("\nnamespace eventide {\n\nstruct GeneratedProgram {");
     Line("  const ProgramRecord& record;\n");
-    i32 stream_floor = 0, input_floor = 0;
-    for (const ProgramKind& kind : p_.kinds) {
-      stream_floor = std::max(stream_floor, kind.op->stream_floor);
-      input_floor = std::max(input_floor, kind.op->input_floor);
-    }
+    const PageFloors floors = FloorsOf(p_, target_.stream_floor);
     if (target_.timeline) Line("  static constexpr bool kTimeline = true;");
-    Line("  // Pages each lane must be able to hold: the largest floor of the ops below.");
-    Line(absl::StrCat("  static constexpr u32 kStreamFloor = ", stream_floor, ";"));
-    Line(absl::StrCat("  static constexpr u32 kInputFloor = ", input_floor, ";\n"));
+    Line("  // Pages each lane must be able to hold: the largest floor of the ops below, and of the port.");
+    Line(absl::StrCat("  static constexpr u32 kStreamFloor = ", floors.stream, ";"));
+    Line(absl::StrCat("  static constexpr u32 kInputFloor = ", floors.input, ";\n"));
   }
 
   void Structure() {
@@ -435,6 +432,10 @@ const char* VariantTypeName(int variant) {
   constexpr const char* kNames[] = {"BF16", "F16", "float"};
   EVT_CHECK(variant >= 0 && variant < 3);
   return kNames[variant];
+}
+
+CodegenTarget TargetOf(const GpuArch& arch, bool timeline) {
+  return {arch.header, CodegenTarget::Entry::kCuda, timeline, arch.stream_floor};
 }
 
 std::string Codegen(const Program& program, const CodegenTarget& target) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/program.h"
+#include "jit/arch.h"
 
 namespace eventide {
 
@@ -16,7 +17,9 @@ struct CodegenTarget {
     kCpu,   // extern "C" void eventide_step(void* worker): all roles of a CpuWorker<kCpuPortable>
   } entry = Entry::kCuda;
   bool timeline = false;  // workers note what they do when (device/timeline.h)
+  int stream_floor = 1;   // of the port, in pages (jit/page_floors.h)
 };
+CodegenTarget TargetOf(const GpuArch& arch, bool timeline = false);
 
 // Pure: equal programs give equal text. The kernel's name is kStepKernel.
 std::string Codegen(const Program& program, const CodegenTarget& target);

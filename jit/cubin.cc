@@ -129,6 +129,7 @@ absl::StatusOr<KernelUsage> ReadCubinUsage(const std::string& cubin, const std::
         "the cubin does not say how many registers and how much stack kernel ", kernel, " uses"));
   }
   usage.stack_bytes = std::max(frame, stack);
+  usage.code_bytes = static_cast<int>(text->sh_size);
   if (const Elf64_Shdr* shared = elf.Find(".nv.shared." + kernel)) {
     usage.shared_bytes = static_cast<int>(shared->sh_size);
   }

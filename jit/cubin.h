@@ -6,7 +6,7 @@
 
 namespace eventide {
 
-// Registers, stack, static shared memory and launch bounds of `kernel`. The error names what is
+// Registers, stack, static shared memory, code and launch bounds of `kernel`. The error names what is
 // missing.
 absl::StatusOr<KernelUsage> ReadCubinUsage(const std::string& cubin, const std::string& kernel);
 

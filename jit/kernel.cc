@@ -53,7 +53,7 @@ absl::Status Generate(const Program& program, const GpuArch& arch, const KernelO
                       Kernel& kernel, std::vector<HeaderText>& headers) {
   const PhaseSpan span(options.phases, "generate");
   const Clock::time_point start = Clock::now();
-  kernel.source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda, options.timeline});
+  kernel.source = Codegen(program, TargetOf(arch, options.timeline));
   if (options.packer) kernel.source += kPackerSource;
   ASSIGN_OR_RETURN(headers, CollectHeaders(kernel.source, options.extra_headers));
   kernel.generate_ms = Since(start);

@@ -12,13 +12,14 @@
 
 namespace eventide {
 
-// Of one kernel. Registers, stack and shared memory are read from the cubin itself; spills from the
+// Of one kernel. Registers, stack, shared memory and code are read from the cubin itself; spills from the
 // assembler's log, which must agree with it (no stack: no spills).
 struct KernelUsage {
   int registers = 0;
   int stack_bytes = 0;
   int spill_bytes = 0;   // stores plus loads
   int shared_bytes = 0;  // static
+  int code_bytes = 0;    // machine code, from start to end; of NVIDIA's since sm_70, 16 an instruction
   int max_threads = 0;   // of a block, from its launch bounds
   bool setmaxnreg_ignored = false;
 };

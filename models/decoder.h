@@ -69,6 +69,7 @@ struct Decoder {
   // Of early exit (ops/exit_tables.h).
   TensorId exit_thresholds;  // float[layers]: the least cosine to leave behind a layer; above 1: nobody
   TensorId exit_counts;      // i32[layers + 1][kExitCounts]
+  TensorId exit_totals;      // u64[layers]: tokens that have left behind a layer, in all steps so far
   int logits_stride = 0;
 
   bool HasExits() const { return limits.exit_first > 0; }

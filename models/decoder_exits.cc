@@ -87,7 +87,8 @@ class Builder {
     const IndexRange lines(Layer() + 1, Expr(layers_ + 1));
     g_.Call<ExitRows>("exit_rows",
                       {t_.row_start, line, whole(e_.decided), e_.row_place, t_.items,
-                       e_.output_place, whole(e_.target), Operand(e_.left).Region({newly}),
+                       e_.output_place, Operand(e_.totals, Layer()), whole(e_.target),
+                       Operand(e_.left).Region({newly}),
                        Operand(e_.counts).Region({lines})},
                       ExitRows::Params{g_.Dim(tokens_), points_, c_.layers}, {point}, place_.variant)
         .Wait(tested, {Layer()})

@@ -62,7 +62,7 @@ struct ExitTensors {
   EventId decided_at;  // [layers + 1]: of the point in front of a layer; publishes counts
   EventId settled;     // [layers + 1][1]: states are in place
   TensorId counts, thresholds, decided, state, state_sums, row_place, output_place, target;
-  TensorId left, left_sums, input, projected;
+  TensorId totals, left, left_sums, input, projected;
   LinearTensors kv_w;  // keys and values alone
 };
 

@@ -192,6 +192,7 @@ class Tensors {
                         {ExitStart(e.points, At(0))});
     d_.exit_thresholds = e.thresholds =
         g_.AddTensor("exit_thresholds", DType::kF32, {layers}, TensorRole::kInput);
+    d_.exit_totals = e.totals = g_.AddTensor("exit_totals", DType::kU64, {layers}, TensorRole::kState);
     e.decided = Scratch("exit_flags", DType::kI32, {tokens_});
     e.state = Scratch("exit_state", DType::kF32, {tokens_, c_.hidden});
     e.state_sums = Scratch("exit_state_sums", DType::kF32, {tokens_, blocks});

@@ -106,10 +106,17 @@ absl::Status WriteShard(const WeightSource& source, DType dtype, const std::stri
   return file.Commit();
 }
 
-// `created`: it was not there before.
-absl::Status PrepareFolder(const std::string& folder, const ExportOptions& options, bool* created) {
+// The folder and those around it that are not there yet, innermost first.
+std::vector<fs::path> MissingFolders(const std::string& folder) {
+  std::vector<fs::path> missing;
   std::error_code error;
-  *created = fs::create_directories(folder, error);
+  for (fs::path at = folder; !at.empty() && !fs::exists(at, error); at = at.parent_path()) missing.push_back(at);
+  return missing;
+}
+
+absl::Status PrepareFolder(const std::string& folder, const ExportOptions& options) {
+  std::error_code error;
+  fs::create_directories(folder, error);
   if (error) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot create folder ", folder, ": ", error.message()));
@@ -167,14 +174,14 @@ absl::Status ExportHuggingFace(const WeightSource& source, DType dtype, const st
     return absl::InvalidArgumentError(absl::StrCat("cannot export as ", DTypeName(dtype)));
   }
   RETURN_IF_ERROR(CheckComplete(source));
-  bool created = false;
-  RETURN_IF_ERROR(PrepareFolder(folder, options, &created));
+  const std::vector<fs::path> created = MissingFolders(folder);
   std::vector<std::string> written;
-  const absl::Status status = WriteAll(source, dtype, folder, options, &written);
+  absl::Status status = PrepareFolder(folder, options);
+  if (status.ok()) status = WriteAll(source, dtype, folder, options, &written);
   if (!status.ok()) {
-    std::error_code error;
+    std::error_code error;  // a folder that somebody else has put something in stays
     for (const std::string& name : written) fs::remove(fs::path(folder) / name, error);
-    if (created) fs::remove(folder, error);
+    for (const fs::path& path : created) fs::remove(path, error);
   }
   return status;
 }

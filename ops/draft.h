@@ -8,6 +8,14 @@
 
 namespace eventide {
 
+// How many drafts a row may have next, after a step in which `accepted` of `drafted` were right: two more when all
+// were, one fewer when one was not, from 1 to `limit` (transformers calls this the heuristic schedule). A step
+// without drafts says nothing.
+EVT_FN u32 NextDraftLength(u32 length, u32 limit, u32 drafted, u32 accepted) {
+  if (drafted == 0) return length;
+  return accepted == drafted ? Min(length + 2, limit) : Max(length, 2u) - 1;
+}
+
 struct Lookup {
   static constexpr i32 kMaxMatch = 8;
   static constexpr i32 kReach = 1 << 15;  // tokens that are looked back over

@@ -12,9 +12,9 @@ namespace eventide {
 struct ExitRows {
   static constexpr OpInfo kInfo = {
       "exit_rows",
-      9,
-      {In("row_start"), In("before"), InOut("decided"), InOut("row_place"),
-       InOut("items"), InOut("output_place"), Out("target"), Out("left"), Out("counts")}};
+      10,
+      {In("row_start"), In("before"), InOut("decided"), InOut("row_place"), InOut("items"),
+       InOut("output_place"), InOut("total"), Out("target"), Out("left"), Out("counts")}};
   enum : int {
     kRowStart,
     kBefore,       // the line of the layer in front
@@ -22,6 +22,7 @@ struct ExitRows {
     kRowPlace,     // i32[row]: its first token in that order; -1: the row has left
     kItems,        // AttentionItem[]
     kOutputPlace,  // i32[output]: where its token's state lies
+    kTotal,        // u64: tokens that have left behind the layer, in all steps
     kTarget,       // i32[token]: where the point moves it
     kLeft,         // ExitPlace[], in the order of leaving
     kCounts,       // i32[layers + 1][kExitCounts]
@@ -95,6 +96,7 @@ struct ExitRows {
       w.Parallel(rows, [&](i32 r) {
         if (row_place[r] >= 0) row_place[r] = stays(r) ? stay_of[r] : -1;
       });
+      w.Parallel(1, [&](i32) { *t.Operand<u64>(kTotal) += static_cast<u64>(leaving); });
     }
     PublishExits(w, t.Operand<i32>(kCounts), t.params().points, t.at.layer + 1, t.params().layers + 1,
                  {stay, left + leaving, kept, before[kExitOutputs], leaving > 0 || m.held ? 1 : 0, m.held});

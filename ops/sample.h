@@ -166,10 +166,13 @@ struct Sample {
     // Rejected drafts have KV behind the context, where the next step writes again.
     slot.context_length += static_cast<u32>(query_length - draw_count) + result.count;
     slot.finish = finish;
+    u32 most = slot.draft_limit;
+    if (slot.draft_length > 0) {
+      most = NextDraftLength(slot.draft_length, most, static_cast<u32>(Max(draw_count - 1, 0)), result.accepted);
+      slot.draft_length = static_cast<u16>(most);
+    }
     ending.length = static_cast<i32>(length);
-    ending.drafts = finish == kSlotRunning
-                        ? static_cast<i32>(Min(slot.draft_limit, slot.max_length - 1 - length))
-                        : 0;
+    ending.drafts = finish == kSlotRunning ? static_cast<i32>(Min(most, slot.max_length - 1 - length)) : 0;
     result.finish = finish;
     result.query_length = static_cast<u32>(query_length);
     return result;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "jit/codegen.h"
 #include "jit/driver.h"
+#include "jit/page_floors.h"
 #include "runtime/cuda_abort.h"
 #include "runtime/cuda_checks.h"
 #include "runtime/cuda_device.h"
@@ -190,17 +191,8 @@ absl::Status CudaExecutorImpl::ChooseWorkers(const CudaExecutorOptions& options)
       std::min(driver_->Attribute(gpu_->device, kCuSharedBytesOptIn), report_.arch->shared_bytes);
   const int dynamic = available - static_shared;
   report_.dynamic_shared_bytes = dynamic;
-  int stream_floor = 1, input_floor = 1;
-  for (const ProgramKind& kind : program_->kinds) {
-    stream_floor = std::max(stream_floor, kind.op->stream_floor);
-    input_floor = std::max(input_floor, kind.op->input_floor);
-  }
   const int pages = (dynamic - kNotPagesBytes) / static_cast<int>(kPageBytes);
-  if (pages < stream_floor + input_floor) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s: its ops need %d pages of shared memory, but a worker on %s has %d",
-                        program_->name, stream_floor + input_floor, report_.gpu, pages));
-  }
+  RETURN_IF_ERROR(CheckPages(*program_, *report_.arch, pages, report_.gpu));
   RETURN_IF_ERROR(
       driver_->Check(driver_->FuncSetAttribute(function_, kCuMaxDynamicShared, dynamic),
                      absl::StrFormat("asking for %d bytes of shared memory per worker", dynamic)));

@@ -128,6 +128,18 @@ absl::Status CheckPlaced(const Program& program, const PlacedTensor& place) {
       absl::StrFormat("tensor %s cannot be placed: only weights are never written", decl.name));
 }
 
+absl::StatusOr<OperandPlace> PlaceOf(const Program& program, const ProgramGrid& grid, const Operand& operand) {
+  ASSIGN_OR_RETURN(const Instances instances, LayerInstances(program, grid, operand));
+  OperandPlace place;
+  ASSIGN_OR_RETURN(place.layer_bytes, CapacityBytes(program, operand.tensor));
+  if (operand.indexed || instances.step != 0) {
+    place.layer_bytes /= *program.tensors[operand.tensor].shape[0].AsConstant();
+  }
+  place.offset = instances.first * place.layer_bytes;
+  place.layer_stride = instances.step * place.layer_bytes;
+  return place;
+}
+
 absl::StatusOr<std::vector<Node>> BuildNodes(const Program& program,
                                              absl::Span<const uint64_t> addresses,
                                              absl::Span<const uint32_t> policies) {
@@ -147,15 +159,9 @@ absl::StatusOr<std::vector<Node>> BuildNodes(const Program& program,
     node.policy = policies[g];
     if (!grid.params.empty()) std::memcpy(node.params, grid.params.data(), grid.params.size());
     for (size_t i = 0; i < grid.operands.size(); ++i) {
-      const Operand& operand = grid.operands[i];
-      ASSIGN_OR_RETURN(const Instances instances, LayerInstances(program, grid, operand));
-      ASSIGN_OR_RETURN(int64_t instance_bytes, CapacityBytes(program, operand.tensor));
-      if (operand.indexed || instances.step != 0) {
-        instance_bytes /= *program.tensors[operand.tensor].shape[0].AsConstant();
-      }
-      node.operands[i] = {
-          addresses[operand.tensor] + static_cast<uint64_t>(instances.first * instance_bytes),
-          instances.step * instance_bytes};
+      ASSIGN_OR_RETURN(const OperandPlace place, PlaceOf(program, grid, grid.operands[i]));
+      node.operands[i] = {addresses[grid.operands[i].tensor] + static_cast<uint64_t>(place.offset),
+                          place.layer_stride};
     }
   }
   return nodes;

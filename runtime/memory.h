@@ -39,6 +39,13 @@ absl::Status TooLittleMemory(const Program& program, const MemoryPlan& plan, con
 // Whether the tensor is there, may be placed and has data.
 absl::Status CheckPlaced(const Program& program, const PlacedTensor& place);
 
+// Where an operand of a grid lies in its tensor, in bytes: what layer 0 sees, how far on each further layer's part is
+// (0: all see the same), and how much each sees.
+struct OperandPlace {
+  int64_t offset = 0, layer_stride = 0, layer_bytes = 0;
+};
+absl::StatusOr<OperandPlace> PlaceOf(const Program& program, const ProgramGrid& grid, const Operand& operand);
+
 // Node records of all grids but gates, in ProgramGrid::node order. `addresses[i]` is where tensor i begins,
 // `policies[g]` is the PolicyId of grid g.
 absl::StatusOr<std::vector<Node>> BuildNodes(const Program& program,

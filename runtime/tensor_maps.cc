@@ -14,20 +14,9 @@ constexpr int kPromotion256 = 3;  // CU_TENSOR_MAP_L2_PROMOTION_L2_256B
 
 absl::StatusOr<BoxedOperand> OperandOf(const Program& program, const ProgramGrid& grid, const Node& node,
                                        int operand) {
-  const TensorRef& ref = node.operands[operand];
-  BoxedOperand result;
-  result.address = ref.address;
-  result.layer_stride = ref.layer_stride;
-  result.layers = ref.layer_stride == 0 ? 1 : program.sections[grid.section].layers;
-  const int tensor = grid.operands[operand].tensor;
-  ASSIGN_OR_RETURN(result.layer_bytes, CapacityBytes(program, tensor));
-  // A tensor with layers may be seen at one of them only.
-  if (ref.layer_stride != 0) {
-    result.layer_bytes = ref.layer_stride;
-  } else if (grid.operands[operand].indexed) {
-    result.layer_bytes /= *program.tensors[tensor].shape[0].AsConstant();
-  }
-  return result;
+  ASSIGN_OR_RETURN(const OperandPlace place, PlaceOf(program, grid, grid.operands[operand]));
+  const int64_t layers = place.layer_stride == 0 ? 1 : program.sections[grid.section].layers;
+  return BoxedOperand{node.operands[operand].address, layers, place.layer_stride, place.layer_bytes};
 }
 
 }  // namespace

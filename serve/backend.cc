@@ -49,7 +49,7 @@ absl::StatusOr<Backend> MakeSim(Program program, const BackendOptions& options) 
   }
   sim.seed = options.seed;
   sim.pages = options.sim_pages;
-  if (sim.workers == 0) sim.workers = 3;
+  if (sim.workers == 0) sim.workers = kSimWorkers;
   Backend backend;
   ASSIGN_OR_RETURN(backend.executor, MakeSimBackend(std::move(program), sim));
   backend.done = [] { return true; };

@@ -12,6 +12,8 @@
 
 namespace eventide {
 
+inline constexpr int kSimWorkers = 3;  // of the simulator, where options say 0
+
 struct BackendOptions {
   std::string device = "auto";  // auto, cpu, sim, cuda
   int workers = 0;              // 0: what the device offers

@@ -39,6 +39,7 @@ struct EngineOptions {
   uint32_t max_num_batched_tokens = 0;
   uint64_t max_model_len = 0;
   uint32_t draft_tokens = 0;         // here 0 means none
+  bool adapt_draft_tokens = false;   // of a row, by what was right of its last ones; draft_tokens is the most
   uint32_t max_prefill_chunk = 0;    // 0: only the token budget limits a chunk
   uint32_t max_steps_in_flight = 0;  // 0: what the runner offers
   uint64_t max_queued_requests = 65536;

@@ -167,6 +167,7 @@ bool Engine::AdmitWaiting(Entry* entry) {
                       .top_p = sampling.top_p,
                       .top_k = sampling.top_k,
                       .draft_tokens = limits_.draft_tokens,
+                      .adapt_draft_tokens = options_.adapt_draft_tokens,
                       .stop_tokens = std::span(entry->stop_tokens).first(stops)});
   if (!status.ok()) {
     Finish(entry, FinishReason::kError, status, {});

@@ -109,7 +109,8 @@ absl::Status MegakernelRunner::Admit(const SlotAdmission& a) {
   state.temperature = a.temperature;
   state.top_p = a.top_p;
   state.top_k = a.top_k;
-  state.draft_limit = std::min(a.draft_tokens, kMaxDraftTokens);
+  state.draft_limit = static_cast<u16>(std::min(a.draft_tokens, kMaxDraftTokens));
+  state.draft_length = a.adapt_draft_tokens ? state.draft_limit : u16{0};
   state.stop_count = static_cast<u32>(a.stop_tokens.size());
   std::copy(a.stop_tokens.begin(), a.stop_tokens.end(), state.stop_tokens);
   if (draft_model_ != nullptr && a.draft_tokens > 0) {
@@ -346,6 +347,15 @@ absl::Status MegakernelRunner::SetExitThresholds(std::span<const float> threshol
   }
   return executor().Write(executor().TensorBuffer(decoder_.exit_thresholds), 0, thresholds.data(),
                           static_cast<int64_t>(thresholds.size_bytes()));
+}
+
+absl::StatusOr<std::vector<uint64_t>> MegakernelRunner::TokensLeft() {
+  if (!decoder_.HasExits()) return std::vector<uint64_t>();
+  if (!flights_.empty()) return absl::FailedPreconditionError("tokens that left are read while no step is in flight");
+  std::vector<uint64_t> left(static_cast<size_t>(decoder_.config.layers));
+  RETURN_IF_ERROR(executor().Read(executor().TensorBuffer(decoder_.exit_totals), 0, left.data(),
+                                  static_cast<int64_t>(left.size() * sizeof(left[0]))));
+  return left;
 }
 
 absl::StatusOr<std::vector<int>> MegakernelRunner::TokensOfLayers() {

@@ -35,6 +35,7 @@ class MegakernelRunner : public StepRunner {
   std::optional<StepOutcome> Poll() override;
   StepOutcome Wait() override;
   void Release(uint32_t slot) override;
+  absl::StatusOr<std::vector<uint64_t>> TokensLeft() override;
   uint64_t compilations() const override { return CountBackends().compilations; }
 
   // For measurements and tests: from the next submitted step on, the running sequence of an admitted

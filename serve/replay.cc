@@ -88,6 +88,9 @@ class Replayer {
     result_.speculates = engine_->limits().draft_tokens > 0;
     result_.drafts = stats.drafts;
     result_.kv_blocks_held = stats.kv_blocks_used;
+    result_.exits.tokens = stats.computed_tokens;
+    // Of a device that was given up nothing can be read, and its requests say why.
+    if (auto left = engine_->runner().TokensLeft(); left.ok()) result_.exits.left = *std::move(left);
   }
 
   const ReplayResult& result() const { return result_; }
@@ -292,6 +295,7 @@ nlohmann::ordered_json ToJson(const ReplayResult& r) {
   }
   if (r.verified > 0) json["verified"] = {{"requests", r.verified}, {"differing", r.differing}};
   if (r.speculates) json["speculation"] = ToJson(r.drafts);
+  if (!r.exits.left.empty()) json["early_exit"] = ToJson(r.exits);
   return json;
 }
 

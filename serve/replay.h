@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "serve/engine.h"
+#include "serve/exit_stats.h"
 #include "serve/trace.h"
 
 namespace eventide {
@@ -85,6 +86,7 @@ struct ReplayResult {
   double idle_share() const;
   bool speculates = false;
   DraftStats drafts;        // in the JSON where the engine speculates
+  ExitStats exits;          // in the JSON where tokens may leave early
   std::string first_error;  // of the first failed request; not in the JSON
   uint64_t kv_blocks_held = 0;  // by requests when all have ended: 0
   // Of ReplayOptions::verify: run again to their end, and those of them whose tokens were others.

@@ -36,6 +36,9 @@ class AdmittedSlot {
   StepRunner* runner_;
 };
 
+// NaN stays NaN.
+double LogProbability(float logit, double normaliser) { return std::max(double{logit} - normaliser, kLogOfZero); }
+
 }  // namespace
 
 TokenScore ScoreLogits(std::span<const float> logits, TokenId token, int top) {
@@ -44,14 +47,14 @@ TokenScore ScoreLogits(std::span<const float> logits, TokenId token, int top) {
   for (float logit : logits) sum += std::exp(double{logit} - double{largest});
   const double normaliser = double{largest} + std::log(sum);
   TokenScore score;
-  score.logprob = double{logits[token]} - normaliser;
+  score.logprob = LogProbability(logits[token], normaliser);
   if (top == 0 || std::isnan(normaliser)) return score;
   std::vector<TokenId> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::partial_sort(ids.begin(), ids.begin() + top, ids.end(), [&](TokenId a, TokenId b) {
     return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
   });
-  for (int i = 0; i < top; ++i) score.top.push_back({ids[i], double{logits[ids[i]]} - normaliser});
+  for (int i = 0; i < top; ++i) score.top.push_back({ids[i], LogProbability(logits[ids[i]], normaliser)});
   return score;
 }
 

@@ -9,6 +9,10 @@
 
 namespace eventide {
 
+// The logarithm of a probability of 0, and the least of any: JSON has no infinity, and this is what vLLM and OpenAI's
+// API write for it.
+inline constexpr double kLogOfZero = -9999;
+
 struct TokenScore {
   double logprob = 0;
   std::vector<std::pair<TokenId, double>> top;  // descending, ties to the lower id

@@ -69,6 +69,7 @@ struct SlotAdmission {
   float top_p = 1;             // 1: off
   uint32_t top_k = 0;          // 0: off
   uint32_t draft_tokens = 0;   // that the device looks for in each step, at most
+  bool adapt_draft_tokens = false;  // fewer where drafts have been wrong (ops/draft.h)
   std::span<const TokenId> stop_tokens;  // at most kMaxStopTokens; the host looks for further ones
 };
 
@@ -128,6 +129,10 @@ class StepRunner {
 
   // The slot's sequence is gone.
   virtual void Release(uint32_t slot) = 0;
+
+  // Of early exit, while no step is in flight: how many query tokens have left behind each layer so far. Empty:
+  // there is none.
+  virtual absl::StatusOr<std::vector<uint64_t>> TokensLeft() { return std::vector<uint64_t>(); }
 
   // Runs of a compiler in this process so far.
   virtual uint64_t compilations() const { return 0; }

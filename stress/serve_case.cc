@@ -196,6 +196,7 @@ absl::Status Serve(const StressCase& c, StressContext* context, StressModel* mod
   }
   options.max_prefill_chunk = static_cast<uint32_t>(c.Get("chunk"));
   options.draft_tokens = static_cast<uint32_t>(c.Get("drafts"));
+  options.adapt_draft_tokens = c.Get("adapts") != 0;
   options.max_steps_in_flight =
       std::min(static_cast<uint32_t>(c.Get("flight", 1)), info.max_steps_in_flight);
   ASSIGN_OR_RETURN(const auto engine,
@@ -238,6 +239,7 @@ void RandomServeCase(StressRandom* random, StressCase* c) {
   c->Set("shared", random->OneOf({0, 5, 16, 33}));
   c->Set("text", random->Below(1000));
   c->Set("drafts", random->OneOf({0, 1, 2, 5, 16}));
+  c->Set("adapts", random->OneOf({0, 1}));
   if (random->Chance(35)) {
     // Deep enough to leave; from nearly everybody to nearly nobody does.
     c->Set("layers", random->Between(2, 6));

@@ -54,12 +54,21 @@ nlohmann::ordered_json RowJson(const DecodeFlags& flags, const ReadCeiling& ceil
   return json;
 }
 
+// "1 token and 4 drafts".
+std::string RowText(const DecodeFlags& flags) {
+  const auto counted = [](uint32_t count, const char* what) {
+    return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+  };
+  const std::string tokens = counted(static_cast<uint32_t>(flags.tokens_per_row), "token");
+  const uint32_t drafts = DraftTokens(flags.engine);
+  return drafts == 0 ? tokens : absl::StrCat(tokens, " and ", counted(drafts, "draft"));
+}
+
 std::string Table(const DecodeFlags& flags, const ReadCeiling& ceiling,
                   const std::vector<MeasuredRow>& rows) {
   std::string text =
-      absl::StrFormat("%s on %s, read ceiling %.1f GB/s, policy %s, %d token%s a row\n",
-                      flags.engine.model, ceiling.name(), ceiling.gbps(), flags.engine.policy,
-                      flags.tokens_per_row, flags.tokens_per_row == 1 ? "" : "s");
+      absl::StrFormat("%s on %s, read ceiling %.1f GB/s, policy %s, %s a row\n", flags.engine.model,
+                      ceiling.name(), ceiling.gbps(), flags.engine.policy, RowText(flags));
   absl::StrAppendFormat(&text, "%6s %8s %9s %9s %9s %10s %9s %6s %9s %10s\n", "batch", "context",
                         "p5 ms", "median", "p95 ms", "MB", "floor ms", "share", "wall ms",
                         "submit us");

@@ -105,6 +105,10 @@ absl::Status AddKernels(CacheFlags flags) {
   ASSIGN_OR_RETURN(const auto archs, ArchsNamed(flags.archs));
   ASSIGN_OR_RETURN(const OpenedModel model, OpenModelForGpu(flags.engine));
   ASSIGN_OR_RETURN(const OpenedModel draft, OpenDraftModel(flags.engine, model));
+  if (const absl::Status writable = cache.CheckWritable(); !writable.ok()) {
+    return absl::UnavailableError(absl::StrCat("kernels could not be kept: ", writable.message(),
+                                               "; set EVENTIDE_CACHE_DIR to a folder that can be written"));
+  }
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   std::string text;
   Progress progress;

@@ -184,6 +184,11 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                   "Tokens of one prompt in a step at most; 0: only the step's tokens limit it")
       ->check(WholeNumber(0, 1 << 20));
   AddSpeculateFlag(app, flags);
+  app->add_option("--draft-tokens-schedule", flags->draft_tokens_schedule,
+                  "Of --speculate: constant: up to N drafts in every step; heuristic: a row's up to N, two more where "
+                  "all of its last ones were right, else one fewer")
+      ->check(CLI::IsMember({"constant", "heuristic"}))
+      ->needs("--speculate");
   AddExitFlags(app, flags);
   app->add_option("--tokenizer", flags->tokenizer,
                   "tokenizer.json (or its folder), .gguf or llama2.c .bin; default: the model's")
@@ -358,6 +363,7 @@ absl::StatusOr<std::unique_ptr<OpenedEngine>> OpenEngine(const EngineFlags& flag
   EngineOptions engine;
   engine.seed = flags.seed;
   engine.draft_tokens = DraftTokens(flags);
+  engine.adapt_draft_tokens = flags.draft_tokens_schedule == "heuristic";
   engine.prefix_cache.enabled = flags.prefix_caching;
   engine.scheduling_policy =
       flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;

@@ -31,6 +31,7 @@ struct EngineFlags {
   int long_prefill_token_threshold = 0;
   uint64_t seed = 0;
   std::string speculate;  // "ngram:N"
+  std::string draft_tokens_schedule = "constant";
   std::string draft_model;
   uint32_t draft_tokens = 4;  // of the draft model
   double exit_threshold = 0;  // 0: early exit is off

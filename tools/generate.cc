@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "serve/exit_stats.h"
 #include "text/chat_template.h"
 #include "tools/engine_flags.h"
 #include "tools/flags.h"
@@ -134,13 +135,19 @@ absl::Status RunGenerate(GenerateFlags& flags) {
   if (!interrupted) RETURN_IF_ERROR(g.last.status);
   const bool speculates = DraftTokens(flags.engine) > 0;
   const DraftStats drafts = opened->engine->stats().drafts;
+  ExitStats exits;
+  exits.tokens = opened->engine->stats().computed_tokens;
+  ASSIGN_OR_RETURN(exits.left, opened->runner->TokensLeft());
+  const bool leaves = !exits.left.empty();
   if (json) {
     nlohmann::ordered_json out = GeneratedJson(g, opened->load_ms);
     if (speculates) out["speculation"] = ToJson(drafts);
+    if (leaves) out["early_exit"] = ToJson(exits);
     RETURN_IF_ERROR(PrintJson(out));
   } else {
     RETURN_IF_ERROR(PrintText("\n"));
     if (speculates) std::fprintf(stderr, "[%s]\n", Summary(drafts).c_str());
+    if (leaves) std::fprintf(stderr, "[%s]\n", Summary(exits).c_str());
   }
   return interrupted ? InterruptedError() : absl::OkStatus();
 }

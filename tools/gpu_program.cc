@@ -8,7 +8,7 @@ absl::StatusOr<OpenedModel> OpenModelForGpu(EngineFlags flags) {
   model.device = "cuda";
   if (flags.dtype == "auto" && model.storage == DType::kF32) model.storage = DType::kBF16;
   if (model.storage == DType::kF32) {
-    return UsageError("kernels for GPUs are of bfloat16 or float16, not of float32");
+    return UsageError("programs for GPUs are of bfloat16 or float16; float32 is of --device cpu and sim");
   }
   return model;
 }

@@ -1,12 +1,16 @@
 // eventide inspect: what a model's program is made of, without running it.
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/dump.h"
+#include "core/names.h"
 #include "core/status.h"
 #include "jit/codegen.h"
 #include "jit/kernel.h"
 #include "runtime/timeline_report.h"
 #include "schedulers/scheduler.h"
+#include "serve/backend.h"
 #include "tools/engine_flags.h"
 #include "tools/flags.h"
 #include "tools/gpu_program.h"
@@ -29,26 +33,11 @@ absl::Status ShowTimeline(const InspectFlags& flags) {
 
 absl::Status ShowEvents(const Program& program, bool json) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  const ExprNames names = {[&](const Expr& leaf) -> std::string {
-    switch (leaf.kind()) {
-      case ExprKind::kSymbol:
-        return program.symbols[leaf.index()].name;
-      case ExprKind::kCoord:
-        return absl::StrCat("i", leaf.index());
-      case ExprKind::kLoad:
-        return program.tensors[leaf.index()].name;
-      default:
-        return "layer";
-    }
-  }};
+  const Names names = {&program.symbols, &program.tensors, 'e'};
   std::string text;
   for (const ProgramEvent& event : program.events) {
-    std::string shape;
-    for (const Expr& dim : event.shape) {
-      absl::StrAppend(&shape, shape.empty() ? "" : ", ", ToString(dim, names));
-    }
-    const std::string target = ToString(event.target, names);
-    absl::StrAppendFormat(&text, "%-14s [%s]%s\n    target %s\n", event.name, shape,
+    const std::string shape = ShapeText(names, event.shape), target = ExprText(names, event.target);
+    absl::StrAppendFormat(&text, "%-14s %s%s\n    target %s\n", event.name, shape,
                           event.gated ? "  gated" : "", target);
     list.push_back({{"name", event.name},
                     {"shape", shape},
@@ -59,8 +48,17 @@ absl::Status ShowEvents(const Program& program, bool json) {
   return json ? PrintJson({{"events", list}}) : PrintText(text);
 }
 
-absl::Status ShowSchedule(const Program& program, const EngineFlags& flags, int workers) {
-  ASSIGN_OR_RETURN(const PolicyPlan plan, Plan(program, {workers}, flags.policy));
+// What runs a program on `device`, which need not be here: a GPU as large as an H200, this machine's threads.
+MachineShape MachineOf(const std::string& device, int workers) {
+  MachineShape machine{.workers = workers, .preemptible = device == "cpu"};
+  if (workers > 0) return machine;
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  machine.workers = device == "cuda" ? 132 : device == "cpu" ? threads : kSimWorkers;
+  return machine;
+}
+
+absl::Status ShowSchedule(const Program& program, const EngineFlags& flags, const MachineShape& machine) {
+  ASSIGN_OR_RETURN(const PolicyPlan plan, Plan(program, machine, flags.policy));
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   std::string text;
   for (size_t g = 0; g < program.grids.size(); ++g) {
@@ -74,11 +72,11 @@ absl::Status ShowSchedule(const Program& program, const EngineFlags& flags, int 
                     {"policy", policy},
                     {"reason", plan.reason[g]}});
   }
-  return flags.json ? PrintJson({{"workers", workers}, {"grids", list}}) : PrintText(text);
+  return flags.json ? PrintJson({{"workers", machine.workers}, {"grids", list}}) : PrintText(text);
 }
 
 absl::Status ShowSource(const Program& program, const GpuArch& arch, const InspectFlags& flags) {
-  const std::string source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda});
+  const std::string source = Codegen(program, TargetOf(arch));
   if (!flags.engine.json) return PrintText(source);
   return PrintJson({{"arch", arch.name}, {"source", source}});
 }
@@ -103,13 +101,14 @@ absl::Status ShowKernels(const Program& program, const std::vector<const GpuArch
                     {"spill_bytes", u.spill_bytes},
                     {"stack_bytes", u.stack_bytes},
                     {"shared_bytes", u.shared_bytes},
+                    {"code_bytes", u.code_bytes},
                     {"cubin_bytes", kernel.cubin.size()},
                     {"nvrtc_ms", kernel.compile_ms}});
     if (json) continue;
     RETURN_IF_ERROR(PrintText(absl::StrFormat(
-        "%-8s %-14s %3d registers, %d spill bytes, %d stack bytes, cubin %d bytes, NVRTC %.0f ms\n",
-        arch->name, kStepKernel, u.registers, u.spill_bytes, u.stack_bytes, kernel.cubin.size(),
-        kernel.compile_ms)));
+        "%-8s %-14s %3d registers, %d spill bytes, %d stack bytes, code %d bytes, cubin %d bytes, NVRTC %.0f ms\n",
+        arch->name, kStepKernel, u.registers, u.spill_bytes, u.stack_bytes, u.code_bytes,
+        kernel.cubin.size(), kernel.compile_ms)));
   }
   return json ? PrintJson({{"kernels", list}}) : absl::OkStatus();
 }
@@ -121,10 +120,12 @@ absl::Status RunInspect(InspectFlags& flags) {
     return UsageError(
         "give one of --graph, --dot, --events, --schedule, --source, --kernels, --timeline FILE");
   }
-  const bool for_gpu = flags.source || flags.kernels;
-  if (!flags.archs.empty() && !for_gpu) {
+  const bool compiles = flags.source || flags.kernels;
+  if (!flags.archs.empty() && !compiles) {
     return UsageError("--arch is of --source and --kernels");
   }
+  const bool on_host = flags.engine.device == "cpu" || flags.engine.device == "sim";
+  if (compiles && on_host) return UsageError("--source and --kernels are of GPUs, which need not be here: leave --device out");
   if (flags.source && flags.archs.size() > 1) return UsageError("--source shows one --arch");
   ASSIGN_OR_RETURN(auto archs, ArchsNamed(flags.archs));
   if (archs.empty()) {
@@ -133,7 +134,7 @@ absl::Status RunInspect(InspectFlags& flags) {
   if (!flags.timeline.empty()) return ShowTimeline(flags);
   if (flags.engine.model.empty()) return UsageError("--model is required");
   ASSIGN_OR_RETURN(const OpenedModel model,
-                   for_gpu ? OpenModelForGpu(flags.engine) : OpenFlaggedModel(flags.engine));
+                   on_host ? OpenFlaggedModel(flags.engine) : OpenModelForGpu(flags.engine));
   ASSIGN_OR_RETURN(const DecoderLimits limits, ResolveLimits(flags.engine, model));
   ASSIGN_OR_RETURN(const Decoder decoder,
                    BuildDecoder(model.source->config(), model.storage, limits));
@@ -148,8 +149,7 @@ absl::Status RunInspect(InspectFlags& flags) {
   }
   if (flags.events) return ShowEvents(program, flags.engine.json);
   if (flags.schedule) {
-    return ShowSchedule(program, flags.engine,
-                        flags.engine.workers > 0 ? flags.engine.workers : 132);
+    return ShowSchedule(program, flags.engine, MachineOf(model.device, flags.engine.workers));
   }
   return flags.source ? ShowSource(program, *archs.front(), flags)
                       : ShowKernels(program, archs, flags.engine.json);
@@ -166,7 +166,7 @@ CommandBody AddInspect(CLI::App* app) {
   app->add_flag("--dot", flags->dot, "The program as Graphviz text");
   app->add_flag("--events", flags->events, "Event tensors and the targets derived for them");
   app->add_flag("--schedule", flags->schedule,
-                "The policy of each task grid, and why (132 workers unless --workers says)");
+                "The policy of each task grid, and why (of a GPU with 132 workers unless --workers says)");
   app->add_flag("--source", flags->source, "The generated CUDA C++ (of the first --arch)");
   app->add_flag("--kernels", flags->kernels, "Compiles and shows registers, spills and sizes");
   app->add_option("--arch", flags->archs, "sm_90a, ...; default: all that Eventide knows")
@@ -176,6 +176,8 @@ CommandBody AddInspect(CLI::App* app) {
          "Where the time of the step in this file went (bench decode --timeline writes it)")
       ->check(NotEmpty());
   app->footer(
+      "The program is the one that a GPU runs, with its limits, and none need be here; with --device cpu or sim it\n"
+      "is theirs.\n"
       "Examples:\n"
       "  eventide inspect --model random:test-llama --events\n"
       "  eventide inspect --timeline step.json\n"

@@ -73,6 +73,7 @@ std::string Summary(const ReplayResult& r, double factor) {
     absl::StrAppendFormat(&text, "alone again   %d requests, %d with other tokens\n", r.verified, r.differing);
   }
   if (r.speculates) absl::StrAppend(&text, "drafts        ", Summary(r.drafts), "\n");
+  if (!r.exits.left.empty()) absl::StrAppend(&text, "early exit    ", Summary(r.exits), "\n");
   if (r.preemptions > 0) absl::StrAppendFormat(&text, "preemptions   %d\n", r.preemptions);
   return text;
 }

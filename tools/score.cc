@@ -163,7 +163,8 @@ CommandBody AddScore(CLI::App* app) {
   app->add_option("--top", flags->top, "Also the so many likeliest tokens of each position")
       ->check(WholeNumber(0, 1000));
   app->footer(
-      "A line that cannot be scored gives {\"id\", \"error\"} and the run goes on.\n"
+      "A line that cannot be scored gives {\"id\", \"error\"} and the run goes on. A token of probability 0 has a\n"
+      "log probability of -9999, as in vLLM: JSON has no infinity.\n"
       "Example:\n"
       "  echo '{\"id\": 1, \"tokens\": [1, 2, 3]}' | eventide score --model random:test-llama "
       "--top 2");

@@ -78,8 +78,10 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
       shared.waiting[role].cause = kAbortNone;
       shared.waiting[role].grid = -1;
     }
-    // Each lane may always have its floor.
-    shared.pool.Reset(page_count, Max(P::kStreamFloor, Port::kLongFloor), Max(P::kInputFloor, 1u));
+    // Each lane may always have its floor; the host has seen to it that there are as many pages.
+    static_assert(P::kStreamFloor >= Port::kLongFloor && P::kInputFloor >= 1,
+                  "the generated floors are lower than what the port's tiles hold: see GpuArch::stream_floor");
+    shared.pool.Reset(page_count, P::kStreamFloor, P::kInputFloor);
     shared.sum_of_rows = 0;
     shared.step.header = header;
   }

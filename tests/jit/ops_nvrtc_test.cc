@@ -56,8 +56,7 @@ Program ProgramOf(const std::vector<std::string>& ops, int variant, std::list<Op
 absl::StatusOr<Compiled> CompileOps(const std::vector<std::string>& ops, int variant,
                                     const GpuArch& arch) {
   std::list<OpInfo> infos;
-  const std::string source =
-      Codegen(ProgramOf(ops, variant, infos), {arch.header, CodegenTarget::Entry::kCuda});
+  const std::string source = Codegen(ProgramOf(ops, variant, infos), TargetOf(arch));
   ASSIGN_OR_RETURN(const std::vector<HeaderText> headers, CollectHeaders(source));
   ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Get());
   return nvrtc->Compile(source, headers, arch, kStepKernel);

@@ -12,9 +12,10 @@ namespace eventide {
 namespace {
 
 constexpr const char* kKernels[] = {"eventide_pack_tiles", "eventide_pack_rows"};
-// Of the compiling thread, on a small machine; the least of a few tries.
-constexpr double kMaxMilliseconds = 300;
-constexpr int kTries = 4;
+// Of either kernel on any architecture, and what does not depend on the machine: 11,136 with NVRTC 13.0.
+constexpr int kMaxCodeBytes = 12000;
+// Of the compiling thread, which takes 95 to 175 when the machine is not busy: something has exploded.
+constexpr double kMaxMilliseconds = 1000;
 
 bool HaveNvrtc() {
   const absl::StatusOr<const Nvrtc*> nvrtc = Nvrtc::Get();
@@ -22,29 +23,26 @@ bool HaveNvrtc() {
   return nvrtc.ok();
 }
 
-TEST_CASE("the packing kernels compile for every generation of GPUs within 0.3 s, without a stack") {
+TEST_CASE("the packing kernels are small and compile at once for every generation of GPUs, without a stack") {
   if (!HaveNvrtc()) return;
   const absl::StatusOr<std::vector<HeaderText>> headers = CollectHeaders(kPackerSource);
   REQUIRE(headers.ok());
   for (const GpuArch& arch : GpuArchs()) {
-    double least = 1e9;
-    for (int i = 0; i < kTries && least >= CompileBudget(kMaxMilliseconds); ++i) {
-      const absl::StatusOr<Compiled> compiled =
-          (*Nvrtc::Get())->Compile(kPackerSource, *headers, arch, kKernels[0]);
-      INFO(arch.name << ": " << compiled.status().ToString());
-      REQUIRE(compiled.ok());
-      least = std::min(least, compiled->cpu_milliseconds);
-      for (const char* kernel : kKernels) {
-        const absl::StatusOr<KernelUsage> usage = ReadCubinUsage(compiled->cubin, kernel);
-        REQUIRE(usage.ok());
-        CHECK(usage->stack_bytes == 0);
-        CHECK(usage->max_threads == 256);
-        CHECK(usage->registers <= 64);
-      }
-      CHECK(compiled->usage.spill_bytes == 0);
+    const absl::StatusOr<Compiled> compiled =
+        (*Nvrtc::Get())->Compile(kPackerSource, *headers, arch, kKernels[0]);
+    INFO(arch.name << ": " << compiled.status().ToString());
+    REQUIRE(compiled.ok());
+    for (const char* kernel : kKernels) {
+      const absl::StatusOr<KernelUsage> usage = ReadCubinUsage(compiled->cubin, kernel);
+      REQUIRE(usage.ok());
+      CHECK(usage->stack_bytes == 0);
+      CHECK(usage->max_threads == 256);
+      CHECK(usage->registers <= 64);
+      CHECK(usage->code_bytes <= kMaxCodeBytes);
     }
-    std::cout << arch.name << ": packing kernels in " << least << " ms of CPU\n";
-    CHECK(least < CompileBudget(kMaxMilliseconds));
+    CHECK(compiled->usage.spill_bytes == 0);
+    std::cout << arch.name << ": packing kernels in " << compiled->cpu_milliseconds << " ms of CPU\n";
+    CHECK(compiled->cpu_milliseconds < CompileBudget(kMaxMilliseconds));
   }
 }
 

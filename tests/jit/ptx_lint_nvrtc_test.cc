@@ -14,9 +14,20 @@
 namespace eventide {
 namespace {
 
-// Of CPU, on the machine of record. 4,000 is what a user should wait at most, and was held until tiles of 128 query rows
-// and the walk warp: those kernels take 4,700 to 5,300 (docs/results.md).
-constexpr double kMaxMilliseconds = 6500;
+// What a compile costs goes with the code that comes out, and that is the same on every machine: so the gate is the
+// number of instructions, as NVRTC 13.0 makes them, and a ratchet. A bound is 3 % above the largest of the models
+// below; lower it when code gets smaller, raise it only beside a figure in docs/results.md of what that buys.
+struct CodeBound {
+  const char* arch;
+  int decoder, early_exit;  // instructions
+};
+constexpr CodeBound kCodeBounds[] = {
+    {"sm_80", 20750, 30730}, {"sm_90a", 23040, 33410}, {"sm_100a", 20200, 29320}, {"sm_120a", 20620, 29640}};
+constexpr int kInstructionBytes = 16;
+
+// Of CPU, on the machine of record: something has exploded. Times of shared machines say no more than that: kernels that
+// take 4,700 to 5,300 alone have read 7,200 beside busy neighbours, yardstick and all (docs/results.md).
+constexpr double kMaxMilliseconds = 12000;
 
 bool HaveNvrtc() {
   const absl::StatusOr<const Nvrtc*> nvrtc = Nvrtc::Get();
@@ -35,8 +46,7 @@ absl::StatusOr<Compiled> CompileToy(const std::string& arch_name, const std::vec
                                     const std::string& appended = "") {
   ASSIGN_OR_RETURN(const GpuArch* arch, ArchByName(arch_name));
   ASSIGN_OR_RETURN(const Program program, Lower(graph));
-  const std::string source =
-      Codegen(program, {arch->header, CodegenTarget::Entry::kCuda, false}) + appended;
+  const std::string source = Codegen(program, TargetOf(*arch)) + appended;
   ASSIGN_OR_RETURN(std::vector<HeaderText> headers, CollectHeaders(source, ToyHeaders()));
   for (const Edit& edit : edits) {
     int found = 0;
@@ -65,19 +75,30 @@ Program ProgramOf(const char* preset, int exit_first = 0) {
   return *std::move(program);
 }
 
+int Instructions(const Compiled& compiled) { return compiled.usage.code_bytes / kInstructionBytes; }
+
+// Another compiler makes other code: nothing is known of how much.
+void CheckInstructions(int instructions, int bound) {
+  const Nvrtc& nvrtc = **Nvrtc::Get();
+  if (nvrtc.major() != 13 || nvrtc.minor() != 0) return;
+  INFO("longer code takes longer to compile and to fetch; see kCodeBounds");
+  CHECK(instructions <= bound);
+}
+
 absl::StatusOr<Compiled> CompileFor(const Program& program, const GpuArch& arch) {
-  const std::string source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda, false});
+  const std::string source = Codegen(program, TargetOf(arch));
   ASSIGN_OR_RETURN(const std::vector<HeaderText> headers, CollectHeaders(source));
   ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Get());
   return nvrtc->Compile(source, headers, arch, kStepKernel);
 }
 
-TEST_CASE("kernels of models keep the rules of PTX on every generation, within NVRTC's budget") {
+TEST_CASE("kernels of models keep the rules of PTX on every generation, and get no longer") {
   if (!HaveNvrtc()) return;
   const std::vector<const char*> presets = {"test-llama", "llama-3.2-1b", "qwen3-8b"};
   std::vector<Program> programs;
   for (const char* preset : presets) programs.push_back(ProgramOf(preset));
-  for (const char* name : {"sm_80", "sm_90a", "sm_100a", "sm_120a"}) {
+  for (const CodeBound& bound : kCodeBounds) {
+    const char* name = bound.arch;
     const GpuArch& arch = **ArchByName(name);
     // Models differ in records, hardly in code, and a busy neighbour is not the source's fault: the
     // cheapest compile is held against the budget, a few more if need be.
@@ -89,10 +110,11 @@ TEST_CASE("kernels of models keep the rules of PTX on every generation, within N
       INFO(preset << " " << name << ": " << compiled.status().ToString());
       REQUIRE(compiled.ok());
       cheapest = std::min(cheapest, MillisecondsOfRecord(compiled->cpu_milliseconds));
+      CheckInstructions(Instructions(*compiled), bound.decoder);
       std::vector<std::string> breaches = LintPtx(compiled->ptx);
       for (const std::string& b : LintUsage(*compiled, 1e9)) breaches.push_back(b);
       std::cout << preset << " " << name << ": NVRTC " << compiled->cpu_milliseconds << " ms of CPU, " << compiled->usage.registers
-                << " registers, " << breaches.size() << " breaches\n";
+                << " registers, " << Instructions(*compiled) << " instructions, " << breaches.size() << " breaches\n";
       for (const std::string& breach : breaches) FAIL_CHECK(breach);
     }
     std::cout << name << ": the cheapest would take " << cheapest << " ms on the machine of record\n";
@@ -100,15 +122,16 @@ TEST_CASE("kernels of models keep the rules of PTX on every generation, within N
   }
 }
 
-TEST_CASE("kernels with early exit keep the rules of PTX, and spill next to nothing") {
+TEST_CASE("kernels with early exit keep the rules of PTX, get no longer, and spill next to nothing") {
   if (!HaveNvrtc()) return;
   // A dozen more grids and gates than a decoder's leave the assembler some words short on some generations,
-  // with or without the bodies of these ops. Time: not a plain decoder's, so the budget is another.
+  // with or without the bodies of these ops.
   constexpr int kMostSpilt = 128;
   const std::vector<const char*> presets = {"test-early-exit", "llama-3.2-1b", "qwen3-30b-a3b", "test-qwen2-moe"};
   std::vector<Program> programs;
   for (const char* preset : presets) programs.push_back(ProgramOf(preset, 3));
-  for (const char* name : {"sm_80", "sm_90a", "sm_100a", "sm_120a"}) {
+  for (const CodeBound& bound : kCodeBounds) {
+    const char* name = bound.arch;
     double cheapest = 1e9;
     for (size_t i = 0; i < programs.size(); ++i) {
       const char* preset = presets[i];
@@ -117,13 +140,16 @@ TEST_CASE("kernels with early exit keep the rules of PTX, and spill next to noth
       REQUIRE(compiled.ok());
       for (const std::string& breach : LintPtx(compiled->ptx)) FAIL_CHECK(breach);
       std::cout << preset << " with early exit, " << name << ": NVRTC " << compiled->cpu_milliseconds
-                << " ms of CPU, " << compiled->usage.spill_bytes << " bytes spilt\n";
+                << " ms of CPU, " << Instructions(*compiled) << " instructions, "
+                << compiled->usage.spill_bytes << " bytes spilt\n";
+      CheckInstructions(Instructions(*compiled), bound.early_exit);
       CHECK(compiled->usage.spill_bytes <= kMostSpilt);
       CHECK(compiled->usage.stack_bytes <= kMostSpilt);
       CHECK_FALSE(compiled->usage.setmaxnreg_ignored);
       cheapest = std::min(cheapest, MillisecondsOfRecord(compiled->cpu_milliseconds));
     }
-    CHECK(cheapest < 1.7 * kMaxMilliseconds);
+    std::cout << name << ", early exit: the cheapest would take " << cheapest << " ms on the machine of record\n";
+    CHECK(cheapest < kMaxMilliseconds);
   }
 }
 

@@ -45,7 +45,7 @@ TEST_CASE("recording compiles for every architecture, and reads clocks only when
   const absl::StatusOr<Program> program = Lower(ToyLayersGraph());
   REQUIRE(program.ok());
   for (const GpuArch& arch : GpuArchs()) {
-    CodegenTarget target = {arch.header, CodegenTarget::Entry::kCuda};
+    CodegenTarget target = TargetOf(arch);
     const auto off = CompileSource(Codegen(*program, target), arch, kStepKernel);
     target.timeline = true;
     const auto on = CompileSource(Codegen(*program, target), arch, kStepKernel);
@@ -71,8 +71,7 @@ TEST_CASE("a whole decoder that records spills nothing") {
   const absl::StatusOr<Program> program = Lower(decoder->graph, DecoderVerifyOptions(*decoder));
   REQUIRE(program.ok());
   const GpuArch& arch = **ArchByName("sm_90a");
-  CodegenTarget target = {arch.header, CodegenTarget::Entry::kCuda, /*timeline=*/true};
-  const auto on = CompileSource(Codegen(*program, target), arch, kStepKernel);
+  const auto on = CompileSource(Codegen(*program, TargetOf(arch, /*timeline=*/true)), arch, kStepKernel);
   INFO(on.status());
   REQUIRE(on.ok());
   std::cout << arch.name << ", recording decoder: " << on->usage.spill_bytes << " bytes spilled, "

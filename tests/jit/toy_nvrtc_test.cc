@@ -21,7 +21,7 @@ bool HaveNvrtc() {
 
 absl::StatusOr<Compiled> CompileToy(const Graph& graph, const GpuArch& arch) {
   ASSIGN_OR_RETURN(const Program program, Lower(graph));
-  const std::string source = Codegen(program, {arch.header, CodegenTarget::Entry::kCuda});
+  const std::string source = Codegen(program, TargetOf(arch));
   ASSIGN_OR_RETURN(const std::vector<HeaderText> headers, CollectHeaders(source, ToyHeaders()));
   ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Get());
   return nvrtc->Compile(source, headers, arch, kStepKernel);
@@ -41,7 +41,7 @@ TEST_CASE("toy graphs compile for every architecture without stack and spills") 
       INFO(arch.name << " " << graph.name() << ": " << compiled.status().ToString());
       REQUIRE(compiled.ok());
       std::cout << arch.name << " " << graph.name() << ": " << compiled->usage.registers
-                << " registers, " << compiled->cubin.size() << " bytes, "
+                << " registers, " << compiled->usage.code_bytes << " bytes of code, "
                 << compiled->cpu_milliseconds << " of " << compiled->milliseconds << " ms\n";
       CHECK(compiled->usage.stack_bytes == 0);
       CHECK(compiled->usage.spill_bytes == 0);
@@ -92,6 +92,7 @@ TEST_CASE("a kernel is compiled once and then comes from the cache, its report i
   CHECK_FALSE(warm->compiled);
   CHECK(cold->cubin == warm->cubin);
   CHECK(cold->usage.registers == warm->usage.registers);
+  CHECK(cold->usage.code_bytes == warm->usage.code_bytes);
   CHECK(warm->usage.registers > 0);
   std::cout << "cold " << cold->compile_ms << " ms, cached " << warm->compile_ms << " ms\n";
   // Any change of a header makes another kernel.
@@ -100,6 +101,22 @@ TEST_CASE("a kernel is compiled once and then comes from the cache, its report i
   REQUIRE(changed.ok());
   CHECK(changed->compiled);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a kernel whose lanes have fewer pages than its port's tiles hold does not compile") {
+  if (!HaveNvrtc()) return;
+  const absl::StatusOr<Program> program = Lower(ToyCountGraph());
+  REQUIRE(program.ok());
+  for (const GpuArch& arch : GpuArchs()) {
+    CodegenTarget target = TargetOf(arch);
+    if (--target.stream_floor < 1) continue;
+    const std::string source = Codegen(*program, target);
+    const auto headers = CollectHeaders(source, ToyHeaders());
+    REQUIRE(headers.ok());
+    const absl::Status status = (*Nvrtc::Get())->Compile(source, *headers, arch, kStepKernel).status();
+    CAPTURE(arch.name);
+    CHECK(status.message().find("lower than what the port's tiles hold") != std::string::npos);
+  }
 }
 
 TEST_CASE("an error in a kernel comes back with the compiler's words") {

@@ -114,7 +114,7 @@ TEST_CASE("An export that is stopped leaves nothing, wherever it is, and what wa
     CAPTURE(stop);
     int asked = 0;
     options.stop = [&] { return ++asked == stop; };
-    const std::string output = stop % 2 == 1 ? folder / "new" : folder.path();
+    const std::string output = stop % 2 == 1 ? folder / "new/newer" : folder.path();
     CHECK(absl::IsCancelled(ExportHuggingFace(**source, DType::kBF16, output, options)));
     CHECK_FALSE(std::filesystem::exists(folder / "new"));
     CHECK(ReadFile(folder / "notes") == "x");
@@ -133,6 +133,9 @@ TEST_CASE("Export keeps what is there and leaves nothing half-written") {
   CHECK(!ExportHuggingFace(**source, DType::kI8, folder / "i8").ok());
   WriteFile(folder / "file", "x");
   CHECK(!ExportHuggingFace(**source, DType::kF32, folder / "file").ok());
+  const std::string too_long = folder / "new/" + std::string(300, 'x');
+  CHECK(!ExportHuggingFace(**source, DType::kF32, too_long).ok());
+  CHECK_FALSE(std::filesystem::exists(folder / "new"));
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     CHECK(entry.path().extension() != ".partial");
   }

@@ -102,6 +102,7 @@ inline void CheckExitRows(const OpBackend& backend, int rows, uint64_t seed) {
   const TensorId place_id = rig.Add("row_place", TensorRole::kState, padded(row_place, 1));
   const TensorId items_id = rig.Add("items", TensorRole::kState, raw);
   const TensorId output_id = rig.Add("output_place", TensorRole::kState, padded(output_place, 1));
+  const TensorId total_id = rig.Add("total", TensorRole::kState, std::vector<u64>{5'000'000'000});
   const TensorId target_id = rig.Output<i32>("target", static_cast<size_t>(here) + 1);
   const TensorId left_id = rig.Output<i32>("left", 2 * static_cast<size_t>(tokens) + 2);
   const TensorId counts_id = rig.Output<i32>("counts", (layers + 1) * kExitCounts);
@@ -111,7 +112,7 @@ inline void CheckExitRows(const OpBackend& backend, int rows, uint64_t seed) {
       {rig.Input("row_start", row_start),
        rig.Input("before", std::vector<i32>{here, left, static_cast<i32>(items.size()), 0, 0,
                                             static_cast<i32>(output_place.size())}),
-       decided_id, place_id, items_id, output_id, target_id, left_id, counts_id},
+       decided_id, place_id, items_id, output_id, total_id, target_id, left_id, counts_id},
       {rig.graph().Dim(symbol), points, layers}, {Max(Layer() - 1, 0)}, Storage<BF16>::kVariant);
   rig.Start(backend);
   step.Upload(rig);
@@ -134,6 +135,7 @@ inline void CheckExitRows(const OpBackend& backend, int rows, uint64_t seed) {
     CHECK(c[kExitTests] == (line == 4 ? (c[kExitStay] + 1) / 2 : 0));
     CHECK(c[kExitSettles] == (line == 3 ? (leaving > 0 || held) : held));
   }
+  CHECK(rig.Get<u64>(total_id)[0] == 5'000'000'000 + static_cast<u64>(leaving));
   const std::vector<i32> got_target = rig.Get<i32>(target_id), got_left = rig.Get<i32>(left_id);
   CHECK(std::equal(target.begin(), target.end(), got_target.begin()));
   CHECK(got_target[static_cast<size_t>(here)] == -1);

@@ -25,6 +25,7 @@ constexpr DType DTypeOf() {
   if constexpr (std::is_same_v<E, F16>) return DType::kF16;
   if constexpr (std::is_same_v<E, float>) return DType::kF32;
   if constexpr (std::is_same_v<E, u8>) return DType::kU8;
+  if constexpr (std::is_same_v<E, u64>) return DType::kU64;
   return DType::kI32;
 }
 

@@ -196,7 +196,7 @@ TEST_CASE("what followed the longest, then latest, earlier match of the last tok
     for (int i = 0; i < length; ++i) row.known.push_back(random.Below(alphabet));
     row.slot.history_length = static_cast<u32>(length);
     row.slot.context_length = static_cast<u32>(length - 1);
-    row.slot.draft_limit = static_cast<u32>(random.Below(kMaxDraftTokens + 1));
+    row.slot.draft_limit = static_cast<u16>(random.Below(kMaxDraftTokens + 1));
     row.slot.max_length = static_cast<u32>(random.Between(length + 1, length + 20));
     SampleCase sample(backends[static_cast<size_t>(trial) % backends.size()], {row});
     sample.Run();
@@ -215,6 +215,7 @@ TEST_CASE("what followed the longest, then latest, earlier match of the last tok
             known);
     for (size_t i = 0; i < expected.size(); ++i) REQUIRE(history[known.size() + i] == expected[i]);
     REQUIRE(history[known.size() + expected.size()] == -7);
+    REQUIRE(slot.draft_length == 0);
     drafted += !expected.empty();
     none += expected.empty();
     periodic += expected.size() > 3 && expected[0] == expected[2] && expected[1] == expected[3];
@@ -222,6 +223,56 @@ TEST_CASE("what followed the longest, then latest, earlier match of the last tok
   CHECK(drafted > 80);
   CHECK(none > 20);
   CHECK(periodic > 5);
+}
+
+TEST_CASE("a row that adapts may have two drafts more where all were right, and one fewer where one was wrong") {
+  const std::vector<OpBackend> backends = HostBackends();
+  for (const OpBackend& backend : backends) {
+    SlotState slot = Sampling(0, 0, 1.0f);
+    slot.max_length = 200;
+    Truth truth = MakeTruth(backend, slot, 3);
+    for (const u16 limit : {1, 2, 7, 16}) {
+      for (u16 length = 1; length <= limit; ++length) {
+        std::vector<SampleRow> rows;
+        std::vector<int> expected;
+        slot.draft_limit = limit;
+        slot.draft_length = length;
+        for (u32 drafts = 0; drafts <= length; ++drafts) {
+          for (u32 wrong = 0; wrong <= drafts; ++wrong) {
+            rows.push_back(WithDrafts(truth, slot, drafts, wrong));
+            expected.push_back(drafts == 0       ? length
+                               : wrong == drafts ? std::min(length + 2, int{limit})
+                                                 : std::max(length - 1, 1));
+          }
+        }
+        SampleCase sample(backend, rows);
+        sample.Run();
+        const std::vector<SlotState> slots = sample.Slots();
+        for (size_t r = 0; r < rows.size(); ++r) {
+          INFO(backend.name << ": " << length << " of " << limit << ", row " << r);
+          CHECK(slots[r].draft_length == expected[r]);
+          CHECK(PaceOf(slots[r].pace, 1000) <= slots[r].draft_length);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("no more is drafted than the row's length allows, though its tokens repeat themselves") {
+  std::vector<float> logits(kVocab, 0.0f);
+  logits[5] = 3.0f;
+  for (const u16 length : {1, 3, 9}) {
+    SampleRow row = Sampled(logits, 0, 0, 1.0f);
+    row.known = std::vector<i32>(30, 5);
+    row.slot.history_length = 30;
+    row.slot.context_length = 29;
+    row.slot.max_length = 100;
+    row.slot.draft_limit = 12;
+    row.slot.draft_length = length;
+    SampleCase sample(HostBackends()[0], {row});
+    sample.Run();
+    CHECK(PaceOf(sample.Slots()[0].pace, 1000) == length);
+  }
 }
 
 }  // namespace

@@ -40,5 +40,28 @@ TEST_CASE("the flags are those of the part whose shrinking is enough, or of both
   CHECK(Said(1, 30, 40, 20).find("; and lower --num-blocks") != std::string::npos);
 }
 
+TEST_CASE("an operand has the layer's part of its tensor, or the part that its expression names, or all of it") {
+  Graph graph("parts");
+  graph.AddTensor("one_for_all", DType::kF32, {5, 10}, TensorRole::kScratch);
+  graph.AddTensor("one_a_layer", DType::kF32, {3, 10}, TensorRole::kWeight);
+  graph.AddTensor("many", DType::kF32, {7, 10}, TensorRole::kState);
+  Program program;
+  program.tensors = graph.tensors();
+  program.sections = {{"layers", 3, 0, 1}};
+  const ProgramGrid grid;
+  const auto place = [&](const Operand& operand) {
+    const absl::StatusOr<OperandPlace> place = PlaceOf(program, grid, operand);
+    INFO(place.status());
+    REQUIRE(place.ok());
+    return std::vector<int64_t>{place->offset, place->layer_stride, place->layer_bytes};
+  };
+  CHECK(place(Operand(TensorId{0})) == std::vector<int64_t>{0, 0, 200});
+  CHECK(place(Operand(TensorId{1})) == std::vector<int64_t>{0, 40, 40});
+  CHECK(place(Operand(TensorId{1}, Expr(2))) == std::vector<int64_t>{80, 0, 40});
+  CHECK(place(Operand(TensorId{2}, Layer() * 2 + 1)) == std::vector<int64_t>{40, 80, 40});
+  CHECK(PlaceOf(program, grid, Operand(TensorId{2}, Layer() * 3 + 1)).status().message().find("part 7") !=
+        std::string::npos);
+}
+
 }  // namespace
 }  // namespace eventide

@@ -158,5 +158,18 @@ TEST_CASE("the log probability of a token does not depend on what comes after it
   for (size_t i = 0; i < some.size(); ++i) REQUIRE(some[i].logprob == all[i].logprob);
 }
 
+TEST_CASE("a probability of 0 has a logarithm that JSON can write, and no number stays none") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> logits = {1, -kInfinity, 1, -3e38f};
+  const TokenScore zero = ScoreLogits(logits, /*token=*/1, /*top=*/4);
+  CHECK(zero.logprob == -9999);
+  REQUIRE(zero.top.size() == 4);
+  CHECK(std::fabs(zero.top[0].second + std::log(2.0)) < 1e-15);
+  CHECK(zero.top[2] == std::pair<TokenId, double>(3, -9999));
+  CHECK(zero.top[3] == std::pair<TokenId, double>(1, -9999));
+  CHECK(ScoreLogits(logits, /*token=*/0, /*top=*/0).logprob == zero.top[0].second);
+  for (float none : {std::nanf(""), kInfinity}) CHECK(std::isnan(ScoreLogits(std::vector<float>{1, none}, 1, 1).logprob));
+}
+
 }  // namespace
 }  // namespace eventide

@@ -215,6 +215,13 @@ inline void CheckOwnDrafts(const std::string& device) {
       CHECK(served.stats.drafts.accepted < served.stats.drafts.drafted);
       CHECK(served.stats.drafts.tokens_per_step() > 1);
       CHECK(served.stats.steps <= plain.stats.steps);
+      EngineOptions adapting;
+      adapting.adapt_draft_tokens = true;
+      const Served adapted = Serve(runner.get(), requests, drafts, 0, adapting);
+      CHECK(adapted.tokens == plain.tokens);
+      CHECK(adapted.stats.drafts.accepted > 0);
+      CHECK(adapted.stats.drafts.drafted <= served.stats.drafts.drafted);
+      CHECK((drafts == 1 || adapted.stats.drafts.acceptance() > served.stats.drafts.acceptance()));
     }
   }
 }

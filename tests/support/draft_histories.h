@@ -97,7 +97,8 @@ class DraftHistories {
     std::copy_n(prompts[0].begin(), kShared, prompts[1].begin());
     DecoderState state = rig_->Fresh(prompts);
     for (SlotState& slot : state.slots) {
-      slot.draft_limit = static_cast<u32>(Below(kMaxDraftTokens + 1));
+      slot.draft_limit = static_cast<u16>(Below(kMaxDraftTokens + 1));
+      if (Below(2) == 0) slot.draft_length = slot.draft_limit;
       slot.max_length = static_cast<u32>(std::min<u32>(48, slot.prompt_length + 3 + Below(18)));
       slot.temperature = Below(2) ? 0.0f : 1.0f;
       slot.top_p = Below(2) ? 1.0f : 0.9f;

@@ -39,6 +39,19 @@ TEST_CASE("generate with a draft model gives the plain answer and says what beca
   }
 }
 
+TEST_CASE("a schedule of looked-up drafts changes how many there are, and no token") {
+  if (Missing()) return;
+  const std::string call = "generate " + kTiny + "--max-model-len 256 --max-tokens 200 --ignore-eos --json --tokens " +
+                           "3,1,4,3,1,4,3,1,4,3,1,4 --temperature 0.4 ";
+  const Json plain = Object(call), constant = Object(call + "--speculate ngram:16"),
+             heuristic = Object(call + "--speculate ngram:16 --draft-tokens-schedule heuristic");
+  CHECK(constant["tokens"] == plain["tokens"]);
+  CHECK(heuristic["tokens"] == plain["tokens"]);
+  CHECK(Object(call + "--speculate ngram:16 --draft-tokens-schedule constant")["speculation"] == constant["speculation"]);
+  CHECK(heuristic["speculation"]["drafted"] > 0);
+  CHECK(heuristic["speculation"]["drafted"] < constant["speculation"]["drafted"]);
+}
+
 TEST_CASE("replay with a draft model gives the plain tokens of every request") {
   if (Missing()) return;
   const TempFolder folder;
@@ -69,6 +82,10 @@ TEST_CASE("bench decode times the draft model's steps with the target's") {
     CHECK(row["speculation"]["drafted"] == 3 * 4 * row["batch"].get<int>());
     CHECK(row["bytes"] > 4 * plain["rows"][i]["bytes"].get<int64_t>());
   }
+  const std::string text = "bench decode " + kTiny + "--context 40 --steps 1 --warmup 0 ";
+  CHECK(Run(text).out.find(", 1 token a row\n") != std::string::npos);
+  CHECK(Run(text + "--tokens-per-row 3").out.find(", 3 tokens a row\n") != std::string::npos);
+  CHECK(Run(text + "--speculate ngram:5").out.find(", 1 token and 5 drafts a row\n") != std::string::npos);
   // The draft model's positions must hold the context.
   CHECK(Run("bench decode --model random:qwen3-0.6b --speculate-model random:test-llama").code == 2);
 }

@@ -72,6 +72,7 @@ std::vector<Flag> EngineFlagRows() {
   flags.insert(flags.end(), kDeviceFlags.begin(), kDeviceFlags.end());
   flags.insert(flags.end(), kSeed.begin(), kSeed.end());
   flags.push_back(kSpeculate);
+  flags.push_back({"--draft-tokens-schedule", {}, {"", "fixed"}});  // of --speculate: no value is good alone
   flags.insert(flags.end(), kExits.begin(), kExits.end());
   flags.push_back(Whole("--max-num-seqs", "0", "1024", {"1025", kBeyond64}));
   flags.push_back(Whole("--max-num-batched-tokens", "0", "1048576", {"1048577", kBeyond64}));
@@ -308,6 +309,7 @@ TEST_CASE("flags that contradict each other, or say nothing together, are bad us
               "generate" + model + "--tokens 1 --workers 1 --workers 2",
               "generate" + model + "--tokens 1 --json=maybe",
               "generate" + model + "--tokens 1 --draft-tokens 4",
+              "generate" + model + "--tokens 1 --draft-tokens-schedule heuristic",
               "generate" + model + "--tokens 1 --speculate ngram:2 --speculate-model /no/such/draft",
               "bench decode" + model + "--speculate-model /no/such/draft --tokens-per-row 2",
               "generate --tokens 1",

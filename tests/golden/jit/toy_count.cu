@@ -13,9 +13,9 @@ namespace eventide {
 struct GeneratedProgram {
   const ProgramRecord& record;
 
-  // Pages each lane must be able to hold: the largest floor of the ops below.
-  static constexpr u32 kStreamFloor = 0;
-  static constexpr u32 kInputFloor = 0;
+  // Pages each lane must be able to hold: the largest floor of the ops below, and of the port.
+  static constexpr u32 kStreamFloor = 1;
+  static constexpr u32 kInputFloor = 1;
 
   EVT_FN int Sections() const { return 1; }
   EVT_FN int Layers(int section) const {

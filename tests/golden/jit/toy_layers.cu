@@ -11,7 +11,7 @@ namespace eventide {
 struct GeneratedProgram {
   const ProgramRecord& record;
 
-  // Pages each lane must be able to hold: the largest floor of the ops below.
+  // Pages each lane must be able to hold: the largest floor of the ops below, and of the port.
   static constexpr u32 kStreamFloor = 1;
   static constexpr u32 kInputFloor = 1;
 
