@@ -186,7 +186,7 @@ class GpuLinearTile;
 template <class Port, class T>
 class GpuAttentionTile;
 template <class Port, class T>
-class GpuLongAttentionTile;
+class GpuLongAttention;
 
 // What all roles have: the step, waiting, aborting. One object per thread.
 template <class Port>
@@ -196,7 +196,7 @@ struct GpuWorkerBase {
   template <class T>
   using AttentionTile = GpuAttentionTile<Port, T>;
   template <class T>
-  using LongAttentionTile = GpuLongAttentionTile<Port, T>;
+  using LongAttention = GpuLongAttention<Port, T>;
   static constexpr i32 kGroups = kComputeWarps;
   static constexpr bool kSwizzledKv = true;
   static constexpr bool kPagesAreCopies = true;

@@ -33,13 +33,15 @@ struct GpuCompute : GpuWorkerBase<Port> {
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
   u32 begun = 0;  // tasks handed over
-  bool leaves = false;  // all threads know that the step is aborted
+  // Whether this thread knows that the step is aborted, or all do, and leave. In one register.
+  enum End : u32 { kGoesOn, kAborted, kLeaves };
+  u32 end = kGoesOn;
 
   __device__ GpuCompute(SharedState& state, u8* page_memory, u8* scratch_memory,
                         const ProgramRecord& record)
       : Base(state, page_memory, record), scratch(scratch_memory) {}
 
-  EVT_FN bool Leaves() const { return leaves; }
+  EVT_FN bool Leaves() const { return end == kLeaves; }
   EVT_FN u32 Lane() const { return thread % 32; }
   // The next task that the walk warp hands over; grid < 0: there are no more. The wait has no other end, so that all
   // threads have the same tasks: the walk warp ends it when the step has ended.
@@ -89,7 +91,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
     return GpuPage{this->pages + (page.x - PagesAddress()), page.y};
   }
   EVT_FN uint2 PeekShared(u32 lane, u32 ahead) {
-    const u32 at = taken[lane] + ahead;
+    const u32 at = Taken(lane) + ahead;
     const u32 slot = at % kSlots;
     // Far ahead, the slot's page before may not even have arrived, for warps that have to do with it, and `full`
     // could not tell that phase from the one wanted. `empty` can: this warp has not dropped the page wanted.
@@ -110,13 +112,17 @@ struct GpuCompute : GpuWorkerBase<Port> {
     const u32 count = first ? kComputeWarps - static_cast<u32>(sharers) + 1 : 1;
     if (Lane() == 0) {
       Port::ArriveMany(
-          this->base + EmptyAt(lane, (taken[lane] + static_cast<u32>(ahead)) % kSlots), count);
+          this->base + EmptyAt(lane, (Taken(lane) + static_cast<u32>(ahead)) % kSlots), count);
     }
   }
   EVT_FN void Again(u32 lane) { taken[lane] = dropped[lane]; }
   EVT_FN void Advance(u32 lane, i32 pages) {
-    taken[lane] += static_cast<u32>(pages);
-    dropped[lane] += static_cast<u32>(pages);
+#pragma unroll
+    for (u32 of = 0; of < kLanes; ++of) {
+      const u32 passed = of == lane ? static_cast<u32>(pages) : 0;
+      taken[of] += passed;
+      dropped[of] += passed;
+    }
   }
   EVT_FN u8* Own(GpuPage& page, const CopyShape&) { return page.data; }
   template <class F>
@@ -231,7 +237,10 @@ struct GpuCompute : GpuWorkerBase<Port> {
     return thread == 0;
   }
   EVT_FN u8* Scratch() { return scratch; }
-  EVT_FN u32 ScratchAddress() const { return this->base + kSharedStateBytes; }
+  // Worked out where it is used: a register that is held from task to task is one too many for linears.
+  EVT_FN u32 ScratchAddress() const {
+    return static_cast<u32>(Opaque(static_cast<i32>(this->base))) + kSharedStateBytes;
+  }
   EVT_FN u32 Arrive(u32* counter) {
     Sync();
     if (Leader()) this->shared.arrivals = DirectSync::FetchAddAcqRel(counter, 1);
@@ -248,7 +257,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
     Take(kLaneInput);
     Drop(kLaneInput);
     if constexpr (kRecordsTimeline<Port>) this->TimeReady();
-    return !Vote(this->aborted_);
+    return !Vote(end != kGoesOn);
   }
   // Leaves it to the notify warp to announce the task and goes on: a release at device scope takes as long as
   // all of the block's stores, and nobody here has to wait for it. This warp's writes happen before its
@@ -271,6 +280,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
     ++begun;
   }
  private:
+  // Of a lane that only the task knows: registers have no index.
+  EVT_FN u32 Taken(u32 lane) const { return lane == kLaneStream ? taken[kLaneStream] : taken[kLaneInput]; }
   EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
   // A warp's rows, kRows of them together: their loads are a trip to the second-level cache away.
   template <i32 kRows, class Load, class Store>
@@ -295,10 +306,10 @@ struct GpuCompute : GpuWorkerBase<Port> {
     }
   }
   EVT_FN void AwaitBarrier(u32 barrier, u32 parity, u32 cause) {
-    for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
+    for (u32 poll = 1; end == kGoesOn && !Port::BarrierTry(barrier, parity); ++poll) {
       this->Stalls(Leader());
       if (poll % kPollsPerCheck == 0) {
-        this->aborted_ = this->Ended(kRoleCompute, cause);
+        if (this->Ended(kRoleCompute, cause)) end = kAborted;
       }
     }
     this->StallEnds(Leader());
@@ -312,8 +323,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
         : "=r"(any)
         : "r"(static_cast<u32>(ended)), "n"(kComputeThreads)
         : "memory");
-    this->aborted_ = leaves = any != 0;
-    return leaves;
+    end = any != 0 ? kLeaves : kGoesOn;
+    return Leaves();
   }
 };
 

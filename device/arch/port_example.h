@@ -130,8 +130,9 @@ template <class T>
 struct ExampleAttentionTile {
   explicit ExampleAttentionTile(ExampleWorker& w);
   static i32 Units(i32 rows, i32 head_dim);
-  // Which of the wave's chunks this group works on (there may be fewer); its sums are cleared.
-  i32 Start(i32 rows, i32 head_dim);
+  // Which of the wave's chunks this group works on (there may be fewer), if `units` groups take a chunk: Units of them,
+  // or all groups; its sums are cleared.
+  i32 Start(i32 units, i32 rows, i32 head_dim);
   // Calls visit(number, ahead) for the pages of the wave's chunk `slot`, `ahead` of the wave's first one, where
   // pages(of) is how many chunk `of` of `chunks` has and all are in the order of AttentionPages.
   // Returns the pages of all.
@@ -157,18 +158,21 @@ struct ExampleAttentionTile {
   void Store(i32 rows, i32 head_dim, const At& at) const;
 };
 
-// Attention of a tile of many rows by all groups together, each on rows of its own, chunk after chunk, as
-// LongAttentionTile<T>: what ExampleAttentionTile has, but for Units, Start, ForEachPage and Store.
+// A tile of many rows, on whose chunks all groups work together, each on rows of its own: what it has merged of them, as
+// LongAttention<T>.
 template <class T>
-struct ExampleLongAttentionTile : ExampleAttentionTile<T> {
+struct ExampleLongAttention {
+  using Tile = ExampleAttentionTile<T>;
   static constexpr i32 kPages = 0;  // of memory, beside the one for queries; at most kMaxLongPages
-  ExampleLongAttentionTile(ExampleWorker& w, i32 head_dim, const struct LongMemory& memory);
   static i32 Rows(i32 head_dim);  // of a tile at most; an even number
-  // The chunk joins those before it; the next begins.
-  void Merge(i32 rows, i32 head_dim, const struct LongMemory& memory);
+  // Nothing yet; before that it is nothing at all.
+  void Start(const Tile& tile, i32 head_dim, const struct LongMemory& memory);
+  // The tile's chunk joins those before it.
+  void Merge(const Tile& tile, i32 rows, i32 head_dim, const struct LongMemory& memory);
   // store(row, dim, eight): attention's results, eight neighbours at a time. May write over the queries.
   template <class Queries, class F>
-  void Output(const Queries& queries, i32 rows, i32 head_dim, const struct LongMemory& memory, const F& store);
+  void Output(const Tile& tile, const Queries& queries, i32 rows, i32 head_dim, const struct LongMemory& memory,
+              const F& store);
 };
 
 // Products of a tile of packed weights with a tile of activations (ops/linear.h), as the worker's member

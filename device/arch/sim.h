@@ -133,7 +133,7 @@ struct SimWorker {
   template <class T>
   using AttentionTile = HostAttentionTile<T>;
   template <class T>
-  using LongAttentionTile = HostLongAttentionTile<T>;
+  using LongAttention = HostLongAttention<T>;
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = true;
