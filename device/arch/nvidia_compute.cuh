@@ -43,6 +43,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
 
   EVT_FN bool Leaves() const { return end == kLeaves; }
   EVT_FN u32 Lane() const { return thread % 32; }
+  static EVT_FN float Exchange(float value, u32 distance) { return __shfl_xor_sync(0xffffffffu, value, distance); }
   // The next task that the walk warp hands over; grid < 0: there are no more. The wait has no other end, so that all
   // threads have the same tasks: the walk warp ends it when the step has ended.
   EVT_FN TaskName Next(u32& flags) {
@@ -197,12 +198,57 @@ struct GpuCompute : GpuWorkerBase<Port> {
       }
     }
   }
-  template <i32 kTogether = 1, class Load, class Store>
+  template <class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
-    if (kTogether > 1 && rows > kTogether / 2 * kComputeWarps) {
-      RowsAtOnce<kTogether>(rows, n, load, store);
-    } else {
-      RowsAtOnce<1>(rows, n, load, store);
+#pragma unroll 1
+    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kComputeWarps) {
+      float sum = 0.0f;
+#pragma unroll 4
+      for (i32 i = static_cast<i32>(Lane()); i < n; i += 32) sum = Add(sum, load(row, i));
+      for (u32 distance = 16; distance > 0; distance /= 2) sum = Add(sum, Exchange(sum, distance));
+      if (Lane() == 0) store(row, sum);
+    }
+  }
+  // Loads are a trip to the second-level cache away, so a warp has four under way at least: of one row where rows are
+  // few, of four rows where they are many. One loop for both: where it is one row's, each sum goes on from the one before.
+  template <class From, class Store>
+  EVT_FN void SumsFrom(i32 rows, i32 n, const From& from, const Store& store) {
+    constexpr i32 kAtOnce = 4, kApart = kComputeWarps;
+    const bool many = Opaque(rows) > 2 * kApart;
+    const i32 lane = static_cast<i32>(Lane()), step = many ? 32 : kAtOnce * 32;
+#pragma unroll 1
+    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += many ? kAtOnce * kApart : kApart) {
+      const float* at[kAtOnce];
+      i32 left[kAtOnce];  // of the row, from there on
+      float sum[kAtOnce] = {};
+#pragma unroll
+      for (i32 k = 0; k < kAtOnce; ++k) {
+        const i32 first = lane + (many ? 0 : k * 32);
+        at[k] = from(many ? Min(row + k * kApart, rows - 1) : row) + first;
+        left[k] = n - first;
+      }
+#pragma unroll 2
+      for (i32 i = 0; i < left[0]; i += step) {
+        float value[kAtOnce];
+#pragma unroll
+        for (i32 k = 0; k < kAtOnce; ++k) {
+          const float loaded = at[k][Min(i, left[k] - 1)];  // the row's last one, or one before: no branches
+          value[k] = i < left[k] ? loaded : 0.0f;
+        }
+#pragma unroll
+        for (i32 k = 0; k < kAtOnce; ++k) {
+          sum[k] = Add(many || k == 0 ? sum[k] : sum[k - 1], value[k]);  // where there is none, 0: the same bits
+        }
+        if (!many) sum[0] = sum[kAtOnce - 1];
+      }
+      // Four sums in six exchanges: half of the lanes go on with each of a pair, then a quarter with each of four.
+      const bool second = (lane & 16) != 0, third = (lane & 8) != 0;
+      const float low = Add(second ? sum[1] : sum[0], Exchange(second ? sum[0] : sum[1], 16));
+      const float high = Add(second ? sum[3] : sum[2], Exchange(second ? sum[2] : sum[3], 16));
+      float mine = Add(third ? high : low, Exchange(third ? low : high, 8));
+      for (u32 distance = 4; distance > 0; distance /= 2) mine = Add(mine, Exchange(mine, distance));
+      const i32 k = (second ? 1 : 0) + (third ? 2 : 0);
+      if (lane % 8 == 0 && (many || k == 0) && row + k * kApart < rows) store(row + k * kApart, mine);
     }
   }
   // A warp an array. Each lane adds neighbouring values, an odd number of them, so that lanes are in different banks.
@@ -283,28 +329,6 @@ struct GpuCompute : GpuWorkerBase<Port> {
   // Of a lane that only the task knows: registers have no index.
   EVT_FN u32 Taken(u32 lane) const { return lane == kLaneStream ? taken[kLaneStream] : taken[kLaneInput]; }
   EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
-  // A warp's rows, kRows of them together: their loads are a trip to the second-level cache away.
-  template <i32 kRows, class Load, class Store>
-  EVT_FN void RowsAtOnce(i32 rows, i32 n, const Load& load, const Store& store) {
-    constexpr i32 kApart = kComputeWarps;
-#pragma unroll 1
-    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kRows * kApart) {
-      float sum[kRows] = {};
-#pragma unroll(kRows > 1 ? 2 : 4)
-      for (i32 i = static_cast<i32>(Lane()); i < n; i += 32) {
-#pragma unroll
-        for (i32 k = 0; k < kRows; ++k) sum[k] = Add(sum[k], load(Min(row + k * kApart, rows - 1), i));
-      }
-      for (u32 offset = 16; offset > 0; offset /= 2) {
-#pragma unroll
-        for (i32 k = 0; k < kRows; ++k) sum[k] = Add(sum[k], __shfl_xor_sync(0xffffffffu, sum[k], offset));
-      }
-#pragma unroll
-      for (i32 k = 0; k < kRows; ++k) {
-        if (Lane() == 0 && row + k * kApart < rows) store(row + k * kApart, sum[k]);
-      }
-    }
-  }
   EVT_FN void AwaitBarrier(u32 barrier, u32 parity, u32 cause) {
     for (u32 poll = 1; end == kGoesOn && !Port::BarrierTry(barrier, parity); ++poll) {
       this->Stalls(Leader());

@@ -94,9 +94,11 @@ struct ExampleWorker {
   // The sum of n values of each row, in a fixed tree: 32 virtual lanes, lane l adds i = l, l + 32, ... in
   // order, then lanes are added pairwise (l and l + 16, then + 8, + 4, + 2, + 1). load(row, i) gives a
   // value; store(row, sum) is called once per row by one thread. No barrier.
-  // kTogether: of a thread's rows, so many may be loaded together, where the code is worth it.
-  template <i32 kTogether = 1, class Load, class Store>
+  template <class Load, class Store>
   void RowSums(i32 rows, i32 n, const Load& load, const Store& store);
+  // The same of n floats of memory, from(row), of each row: loads of several are under way.
+  template <class From, class Store>
+  void SumsFrom(i32 rows, i32 n, const From& from, const Store& store);
 
   // Prefix sums of ops/scan.h, without its barriers.
   void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals);

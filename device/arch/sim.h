@@ -273,9 +273,13 @@ struct SimWorker {
   EVT_FN void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store) {
     Parallel(rows, [&](i32 row) { TopOfRow(row, n, k, key, store); });
   }
-  template <i32 = 1, class Load, class Store>
+  template <class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     Parallel(rows, [&](i32 row) { store(row, LaneSum(row, n, load)); });
+  }
+  template <class From, class Store>
+  EVT_FN void SumsFrom(i32 rows, i32 n, const From& from, const Store& store) {
+    RowSums(rows, n, [&](i32 row, i32 i) { return from(row)[i]; }, store);
   }
   static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }
 

@@ -84,7 +84,7 @@ struct GroupWorker {
   void Parallel(i32 n, const F& f) {
     for (i32 i = group; i < n; i += kGroups) f(i);
   }
-  template <i32 = 1, class Load, class Store>
+  template <class Load, class Store>
   void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     for (i32 row = group; row < rows; row += kGroups) store(row, LaneSum(row, n, load));
   }
