@@ -179,7 +179,7 @@ struct CpuWorkerBase {
 };
 
 template <int kIsaId>
-struct CpuWorker : CpuWorkerBase {
+struct CpuWorker : CpuWorkerBase, HostWords<CpuWorker<kIsaId>> {
   static constexpr int kIsa = kIsaId;
   template <class T, int kTokens>
   using LinearTile = CpuLinearTile<kIsaId, T, kTokens>;
@@ -264,29 +264,6 @@ struct CpuWorker : CpuWorkerBase {
   // Both orders: acquires what earlier arrivers wrote, releases what we wrote; counterpart: itself.
   EVT_FN u32 Arrive(u32* counter) { return DirectSync::FetchAddAcqRel(counter, 1); }
 
-  EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
-    ScanRowsInTurn(values, arrays, stride, n, totals);
-  }
-  template <class From>
-  EVT_FN void Bring(float* to, i32 rows, i32 n, const From& from) {
-    for (i32 row = 0; row < rows; ++row) __builtin_memcpy(to + row * n, from(row), static_cast<u32>(n) * sizeof(float));
-  }
-  template <class Load, class Store>
-  EVT_FN void Fetch(i32 n, const Load& load, const Store& store) {
-    Parallel(n, [&](i32 i) { store(i, load(i)); });
-  }
-  template <class Key, class Store>
-  EVT_FN void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store) {
-    Parallel(rows, [&](i32 row) { TopOfRow(row, n, k, key, store); });
-  }
-  template <class Load, class Store>
-  EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
-    for (i32 row = 0; row < rows; ++row) store(row, LaneSum(row, n, load));
-  }
-  template <class From, class Store>
-  EVT_FN void SumsFrom(i32 rows, i32 n, const From& from, const Store& store) {
-    RowSums(rows, n, [&](i32 row, i32 i) { return from(row)[i]; }, store);
-  }
 
   // Blocks of 16 rows lie k by k, so that 16 rows of one k are one vector.
   static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }

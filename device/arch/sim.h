@@ -127,7 +127,7 @@ struct SimPage {
 };
 
 // One role of one worker.
-struct SimWorker {
+struct SimWorker : HostWords<SimWorker> {
   template <class T, int kTokens>
   using LinearTile = CpuLinearTile<0, T, kTokens>;
   template <class T>
@@ -258,29 +258,6 @@ struct SimWorker {
   EVT_FN u8* Scratch() { return shared->scratch; }
   EVT_FN u8* Memo() { return shared->scratch + kScratchBytes; }
   u32 Arrive(u32* counter) { return SimSync::FetchAddAcqRel(counter, 1); }
-  EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
-    ScanRowsInTurn(values, arrays, stride, n, totals);
-  }
-  template <class From>
-  EVT_FN void Bring(float* to, i32 rows, i32 n, const From& from) {
-    for (i32 row = 0; row < rows; ++row) __builtin_memcpy(to + row * n, from(row), static_cast<u32>(n) * sizeof(float));
-  }
-  template <class Load, class Store>
-  EVT_FN void Fetch(i32 n, const Load& load, const Store& store) {
-    Parallel(n, [&](i32 i) { store(i, load(i)); });
-  }
-  template <class Key, class Store>
-  EVT_FN void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store) {
-    Parallel(rows, [&](i32 row) { TopOfRow(row, n, k, key, store); });
-  }
-  template <class Load, class Store>
-  EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
-    Parallel(rows, [&](i32 row) { store(row, LaneSum(row, n, load)); });
-  }
-  template <class From, class Store>
-  EVT_FN void SumsFrom(i32 rows, i32 n, const From& from, const Store& store) {
-    RowSums(rows, n, [&](i32 row, i32 i) { return from(row)[i]; }, store);
-  }
   static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }
 
   // --- the loop
