@@ -10,6 +10,7 @@
 #include "device/arch/cpu_linear.h"
 #include "device/arch/host_attention.h"
 #include "device/arch/host_sums.h"
+#include "device/arch/host_turns.h"
 #include "device/atomic.h"
 #include "device/event.h"
 #include "device/loop.h"
@@ -113,8 +114,12 @@ struct CpuWorkerBase {
   EVT_FN void Ready() {}
   EVT_FN bool AwaitReady() { return !aborted_; }
   template <class P>
+  EVT_FN void KnowTurns(const P& p) {
+    turns_.Know(p, step, workers);
+  }
+  template <class P>
   EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
-    return UnknownTurn(p, grid);
+    return turns_.Of(p, grid);
   }
   template <class P>
   EVT_FN void Done(const P& p, const TaskName& done) {
@@ -168,6 +173,7 @@ struct CpuWorkerBase {
   }
 
   TaskName task_;
+  HostTurns turns_;
   TaskTimer timer_;
   bool aborted_;
   u32 finished_, producing_;

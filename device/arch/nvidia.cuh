@@ -26,7 +26,7 @@ inline constexpr u32 kThreads = kComputeThreads + 128;
 inline constexpr u32 kStreamWarp = 8, kInputWarp = 9;
 inline constexpr u32 kSlots = 16;  // of one lane
 inline constexpr u32 kTicketSlots = 8;
-inline constexpr i32 kSharedNodes = 18, kSharedGrids = 32;
+inline constexpr i32 kSharedNodes = 18;
 inline constexpr i32 kNoPage = -1;
 inline constexpr u32 kUnderWay = 4;  // pages of the stream role whose data has not arrived, at most (6: 1 % slower)
 inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
@@ -117,7 +117,7 @@ struct SharedState {
   // Node records, if there are no more: parameters are read at every turn, and every acquire of an event
   // empties the first-level cache that global ones would lie in.
   Node nodes[kSharedNodes];
-  GridTurn grids[kSharedGrids];
+  GridTurn grids[kKnownGrids];
   StepView step;
 };
 // Where its barriers and slots are, from its start: the first members, in order, without gaps (NVRTC has no
@@ -224,8 +224,10 @@ struct GpuWorkerBase {
 
   EVT_FN bool aborted() const { return aborted_; }
   template <class P>
+  EVT_FN void KnowTurns(const P&) const {}  // ShareGrids
+  template <class P>
   EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
-    return grid < kSharedGrids ? shared.grids[grid] : UnknownTurn(p, grid);
+    return grid < kKnownGrids ? shared.grids[grid] : UnknownTurn(p, grid);
   }
   // The input lane always gets so many pages: a task may hold them while others wait.
   EVT_FN i32 MostKept() const { return static_cast<i32>(shared.pool.floor[kLaneInput]); }

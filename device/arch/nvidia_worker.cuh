@@ -28,13 +28,11 @@ EVT_FN void ShareNodes(const P& p, SharedState& shared, const ProgramRecord& rec
 // Works out once what every walk over the program would at every layer.
 template <class P>
 EVT_FN void ShareGrids(const P& p, SharedState& shared) {
-  const int last = p.Sections() - 1;
-  const i32 grids = last < 0 ? 0 : p.FirstGrid(last) + p.GridCount(last);
   const i32 grid = static_cast<i32>(threadIdx.x);
-  if (grid >= Min(grids, kSharedGrids)) return;
-  GridTurn turn = UnknownTurn(p, grid);
-  if (p.StepKnown(grid)) Evaluate(p, shared.step, grid, 0, static_cast<i32>(gridDim.x), turn);
-  shared.grids[grid] = turn;
+  const bool mine = grid < CountKnownGrids(p);
+  if (mine) shared.grids[grid] = KnownTurn(p, shared.step, grid, static_cast<i32>(gridDim.x));
+  __syncthreads();
+  if (mine) shared.grids[grid].idle = IdleBehind(p, shared.grids, grid);
 }
 
 // Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter

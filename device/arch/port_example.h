@@ -117,7 +117,9 @@ struct ExampleWorker {
   void Ready();       // input role: the task's events have fired; handed to AwaitReady in task order
   bool AwaitReady();  // compute role
   template <class P>
-  struct GridTurn TurnOf(const P& p, i32 grid) const;  // UnknownTurn, or what is remembered of the grid
+  void KnowTurns(const P& p);  // before a walk: what is known of all grids is worked out, if it has not been
+  template <class P>
+  struct GridTurn TurnOf(const P& p, i32 grid) const;  // what is remembered of a grid, or UnknownTurn
   template <class P>
   void Done(const P& p, const struct TaskName& task);  // compute role: sends the task's notifies, now or soon
   void Finished();    // one more task done: the progress word

@@ -8,6 +8,7 @@
 #include "device/arch/cpu_linear.h"
 #include "device/arch/host_attention.h"
 #include "device/arch/host_sums.h"
+#include "device/arch/host_turns.h"
 #include "device/atomic.h"
 #include "device/event.h"
 #include "device/loop.h"
@@ -145,6 +146,7 @@ struct SimWorker : HostWords<SimWorker> {
   const ProgramRecord* program;
   SimShared* shared;
   TaskName task;
+  HostTurns turns;
   u32 asked, taken[kLanes], dropped[kLanes], tasks, finished;
   void* held;  // where copies wait (a negative control); null otherwise
 
@@ -307,8 +309,12 @@ struct SimWorker : HostWords<SimWorker> {
     }
   }
   template <class P>
+  EVT_FN void KnowTurns(const P& p) {
+    turns.Know(p, step, workers);
+  }
+  template <class P>
   EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
-    return UnknownTurn(p, grid);
+    return turns.Of(p, grid);
   }
   template <class P>
   EVT_FN void Done(const P& p, const TaskName& done) {
