@@ -203,9 +203,10 @@ struct GpuWorkerBase {
   static constexpr bool kTensorBoxes = Port::kTensorBoxes;
   static constexpr bool kWideTiles = Port::kWgmma;
 
-  SharedState& shared;
-  // Its shared-memory address, which the compiler would else work out from special registers each time.
+  // The worker's shared-memory address. All that lies there is addressed by it: from the array's name, the compiler would
+  // work its place out from special registers each time.
   u32 base;
+  SharedState& shared;
   u8* pages;
   const ProgramRecord& program;
   const StepView& step;
@@ -213,12 +214,12 @@ struct GpuWorkerBase {
   u32 tickets = 0;  // taken so far, the same in all roles
   bool aborted_ = false;
 
-  __device__ GpuWorkerBase(SharedState& state, u8* page_memory, const ProgramRecord& record)
-      : shared(state),
-        base(static_cast<u32>(Opaque(static_cast<i32>(SharedAddress(&state))))),
-        pages(page_memory),
-        program(record),
-        step(state.step),
+  EVT_FN explicit GpuWorkerBase(SharedState& state)
+      : base(static_cast<u32>(Opaque(static_cast<i32>(SharedAddress(&state))))),
+        shared(*static_cast<SharedState*>(__cvta_shared_to_generic(base))),
+        pages(reinterpret_cast<u8*>(&shared) + kPagesAt),
+        program(shared.program),
+        step(shared.step),
         worker(blockIdx.x),
         workers(gridDim.x) {}
 

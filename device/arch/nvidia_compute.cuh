@@ -28,7 +28,6 @@ template <class Port>
 struct GpuCompute : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
   static constexpr bool kFollows = true;
-  u8* scratch;
   u32 thread = threadIdx.x;
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
@@ -37,9 +36,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   enum End : u32 { kGoesOn, kAborted, kLeaves };
   u32 end = kGoesOn;
 
-  __device__ GpuCompute(SharedState& state, u8* page_memory, u8* scratch_memory,
-                        const ProgramRecord& record)
-      : Base(state, page_memory, record), scratch(scratch_memory) {}
+  using Base::Base;
 
   EVT_FN bool Leaves() const { return end == kLeaves; }
   EVT_FN u32 Lane() const { return thread % 32; }
@@ -282,7 +279,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN bool Leader() const {
     return thread == 0;
   }
-  EVT_FN u8* Scratch() { return scratch; }
+  EVT_FN u8* Scratch() const { return static_cast<u8*>(__cvta_shared_to_generic(ScratchAddress())); }
   // Worked out where it is used: a register that is held from task to task is one too many for linears.
   EVT_FN u32 ScratchAddress() const {
     return static_cast<u32>(Opaque(static_cast<i32>(this->base))) + kSharedStateBytes;

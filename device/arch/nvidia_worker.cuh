@@ -46,7 +46,6 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   const u32 page_count = (dynamic_bytes - kPagesAt) / kPageBytes;
   SharedState& shared = *reinterpret_cast<SharedState*>(memory);
   u8* scratch = memory + kSharedStateBytes;
-  u8* pages = memory + kPagesAt;
   const P p{shared.program};
   if (threadIdx.x == 0) {
     shared.program = record;
@@ -118,9 +117,9 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   const u32 warp = threadIdx.x / 32;
   if (warp < kComputeWarps) {
     Port::TakeRegisters();
-    GpuCompute<Roles> compute(shared, pages, scratch, program);
+    GpuCompute<Roles> compute(shared);
     if constexpr (kTimeline) compute.TimeStep(kRoleCompute);
-    FollowCompute(p, compute);
+    FollowCompute(P{compute.program}, compute);
     if constexpr (kTimeline) compute.TimeStepEnd();
     if (compute.Leader()) {
       compute.SetCause(kRoleCompute, kAbortNone);
@@ -131,26 +130,26 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     if (warp == kStreamWarp) {
       using Stream = GpuProducer<Roles, kLaneStream, Port::kOneThreadCopies>;
       if (!Stream::kAlone || Port::ElectOne()) {
-        Stream stream(shared, pages, program);
+        Stream stream(shared);
         if constexpr (kTimeline) stream.TimeStep(kRoleStream);
-        RunStream(p, stream);
+        RunStream(P{stream.program}, stream);
         if constexpr (kTimeline) stream.TimeStepEnd();
         stream.Drain();
         stream.SetCause(kRoleStream, kAbortNone);
       }
     } else if (warp == kInputWarp) {
-      GpuProducer<Roles, kLaneInput, false> input(shared, pages, program);
+      GpuProducer<Roles, kLaneInput, false> input(shared);
       if constexpr (kTimeline) input.TimeStep(kRoleInput);
-      FollowInput(p, input);
+      FollowInput(P{input.program}, input);
       if constexpr (kTimeline) input.TimeStepEnd();
       input.Drain();
       input.SetCause(kRoleInput, kAbortNone);
     } else if (warp == kWalkWarp) {
-      GpuWalker<Port> walker(shared, pages, program);
-      RunWalk(p, walker);
+      GpuWalker<Port> walker(shared);
+      RunWalk(P{walker.program}, walker);
     } else {
-      GpuNotifier<Port> notifier(shared, pages, program);
-      notifier.Run(p);
+      GpuNotifier<Port> notifier(shared);
+      notifier.Run(P{notifier.program});
     }
   }
 }
