@@ -60,7 +60,10 @@ void LowerGrids(const Graph& graph, Program& program) {
       grid.variant = decl.variant;
       grid.section = decl.section;
       grid.extents = decl.extents;
-      for (const Expr& extent : decl.extents) grid.device_extent |= extent.HasLoad();
+      for (const Expr& extent : decl.extents) {
+        grid.device_extent |= extent.HasLoad();
+        grid.step_known &= !extent.HasLoad() && !extent.HasLayer();
+      }
       grid.waits = decl.waits;
       grid.notifies = decl.notifies;
       for (const Operand& operand : decl.operands)

@@ -33,6 +33,7 @@ struct ProgramGrid {
   int section = 0;
   std::vector<Expr> extents;   // over symbols, layer, Loads
   bool device_extent = false;  // an extent has a Load
+  bool step_known = true;      // extents are the same in all layers, and none has a Load
   std::vector<Edge> waits, notifies;
   // Publications to wait for before extents, or edge indices and the targets of waited elements,
   // may be evaluated (Loads): event elements over the layer only (extents), and over task

@@ -26,15 +26,15 @@ struct KvView {
 };
 inline constexpr i32 kOnePiece = 30;  // shift of a page that is one piece
 
-// What tiles of many rows have beside their queries: some of Scratch, and pages (LongAttentionTile::kPages).
+// What tiles of many rows have beside their queries: some of Scratch, and pages (LongAttention::kPages).
 inline constexpr i32 kMaxLongPages = 2;
 struct LongMemory {
   u8* near;
   u8* pages[kMaxLongPages];
 };
 
-// The queries of a task's rows, [row][head_dim]: tiles of many rows have half of the most there may be (LongAttentionTile::Rows) in
-// a page.
+// The queries of a task's rows, [row][head_dim]: tiles of many rows have half of the most there may be
+// (LongAttention::Rows) in a page.
 template <class T>
 struct QueryRows {
   T *first, *second;

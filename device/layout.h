@@ -75,7 +75,9 @@ inline constexpr i32 kPassTiles = 4, kPassSteps = 8;
 struct KvLayout {
   i32 block_size, kv_heads, head_dim;
   EVT_FN u64 Index(u32 block, i32 value, i32 kv_head, i32 slot) const {
-    return (((u64{block} * 2 + value) * kv_heads + kv_head) * block_size + slot) * head_dim;
+    const u32 place = static_cast<u32>(kv_head * block_size + slot);  // of what a block has of keys or values
+    const u32 elements = static_cast<u32>(kv_heads * block_size);
+    return ((u64{block} * 2 + static_cast<u32>(value)) * elements + place) * static_cast<u32>(head_dim);
   }
 };
 

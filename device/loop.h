@@ -5,7 +5,7 @@
 // P, the program:
 //   int Sections(), Layers(section), FirstGrid(section), GridCount(section)
 //   bool IsGate(grid), DeviceExtent(grid), HasStream(grid), StartsEarly(grid); u32 Policy(grid); const Node& NodeOf(grid)
-//   bool StepKnown(grid)                extents without layer and Loads (asked by W::TurnOf)
+//   bool StepKnown(grid)                extents without layer and Loads
 //   i32 Extent(step, grid, layer, dim)                  dims beyond the grid's rank are 1
 //   i32 Ticket(grid, layer)                             ticket counter's element in the bank
 //   int Publications(grid), ElementBox Publication(step, grid, layer, i), bool StepWide(grid, i)
@@ -22,6 +22,7 @@
 //   void Done(p, task)                the task has written everything: NotifyTask and Finished, now or
 //                                     soon, and visible to whoever sees an arrival
 //   u32 TakeTicket(element)           the next ticket of a counter, the same for all roles of a worker
+//   void KnowTurns(p)                 before a walk
 //   GridTurn TurnOf(p, grid)          what is known of a grid before its publications have fired
 //   bool Begin(task), void End(task)  around a task in this role
 //   void Produce(lane)                which lane the next part asks pages of (RunSequential only)
@@ -68,25 +69,27 @@ EVT_FN Coord Unflatten(i32 index, i32 extent1, i32 extent2, i32 layer) {
   return c;
 }
 
-// What the walk needs of a grid. Workers that can remember it do, for grids whose extents are the same in all
-// layers and need no other task's word (W::TurnOf).
+// What the walk needs of a grid. Workers remember it, worked out once a step for grids whose extents are the same in all
+// layers and need no other task's word (KnownTurn).
 struct alignas(16) GridTurn {
   enum Flag : u32 { kTicket = 1, kGate = 2, kDeviceExtent = 4, kStream = 8, kEarly = 16 };
   i32 extent1, extent2, total;  // total < 0: evaluated when its publications have fired
   i32 advance;                  // total modulo the workers
-  u32 flags;
+  u16 flags;
+  u16 idle;  // grids behind it, in its section, that have no tasks in this step: the walk passes them
   i32 publications, edge_publications, waits;
 };
+inline constexpr i32 kKnownGrids = 32;  // of a program, the first ones
 
 template <class P>
 EVT_FN GridTurn UnknownTurn(const P& p, i32 grid) {
-  GridTurn turn = {1, 1, -1, 0, 0, p.Publications(grid), p.EdgePublications(grid), p.Waits(grid)};
-  if (p.Policy(grid) == kPolicyTicket) turn.flags |= GridTurn::kTicket;
-  if (p.IsGate(grid)) turn.flags |= GridTurn::kGate;
-  if (p.DeviceExtent(grid)) turn.flags |= GridTurn::kDeviceExtent;
-  if (p.HasStream(grid)) turn.flags |= GridTurn::kStream;
-  if (p.StartsEarly(grid)) turn.flags |= GridTurn::kEarly;
-  return turn;
+  u32 flags = 0;
+  if (p.Policy(grid) == kPolicyTicket) flags |= GridTurn::kTicket;
+  if (p.IsGate(grid)) flags |= GridTurn::kGate;
+  if (p.DeviceExtent(grid)) flags |= GridTurn::kDeviceExtent;
+  if (p.HasStream(grid)) flags |= GridTurn::kStream;
+  if (p.StartsEarly(grid)) flags |= GridTurn::kEarly;
+  return {1, 1, -1, 0, static_cast<u16>(flags), 0, p.Publications(grid), p.EdgePublications(grid), p.Waits(grid)};
 }
 template <class P>
 EVT_FN void Evaluate(const P& p, const StepView& step, i32 grid, i32 layer, i32 workers,
@@ -95,6 +98,27 @@ EVT_FN void Evaluate(const P& p, const StepView& step, i32 grid, i32 layer, i32 
   turn.extent2 = p.Extent(step, grid, layer, 2);
   turn.total = p.Extent(step, grid, layer, 0) * turn.extent1 * turn.extent2;
   turn.advance = turn.total % workers;
+}
+template <class P>
+EVT_FN i32 CountKnownGrids(const P& p) {
+  const int last = p.Sections() - 1;
+  return last < 0 ? 0 : Min(p.FirstGrid(last) + p.GridCount(last), kKnownGrids);
+}
+template <class P>
+EVT_FN GridTurn KnownTurn(const P& p, const StepView& step, i32 grid, i32 workers) {
+  GridTurn turn = UnknownTurn(p, grid);
+  if (p.StepKnown(grid)) Evaluate(p, step, grid, 0, workers, turn);
+  return turn;
+}
+// GridTurn::idle, once the turns of all known grids are there.
+template <class P>
+EVT_FN u16 IdleBehind(const P& p, const GridTurn* turns, i32 grid) {
+  i32 end = 0;
+  for (int section = 0; end <= grid; ++section) end = p.FirstGrid(section) + p.GridCount(section);
+  end = Min(end, CountKnownGrids(p));
+  i32 next = grid + 1;
+  while (next < end && turns[next].total == 0) ++next;
+  return static_cast<u16>(next - grid - 1);
 }
 
 // What a role waits for before it visits a task: nothing, the publications that the edges' indices depend
@@ -135,6 +159,7 @@ EVT_FN bool AwaitTask(const P& p, W& w, i32 grid, const Coord& at) {
 // each role.
 template <TaskWaits kWaits, class P, class W, class Enter, class Visit>
 EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) {
+  w.KnowTurns(p);
   const i32 workers = static_cast<i32>(w.workers);
   i32 base = 0;  // the worker that takes the grid's first task
   u64 seen = 0;  // a bit per event whose publication holds for the whole step and has been awaited
@@ -150,7 +175,7 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
           Coord at{layer, {0, 0, 0}};
           i32 waits = turn.publications;
           if (!first) {
-            if (Opaque(static_cast<i32>(turn.flags)) & GridTurn::kTicket) {
+            if (Opaque(turn.flags) & GridTurn::kTicket) {
               index = static_cast<i32>(w.TakeTicket(p.Ticket(grid, layer)));
               if (w.aborted()) return;
             }
@@ -181,6 +206,7 @@ EVT_FN void WalkTasks(const P& p, W& w, const Enter& enter, const Visit& visit) 
         }
         // Looked up again: registers are for the tasks between.
         const GridTurn after = w.TurnOf(p, Opaque(grid));
+        grid += after.idle;
         if (after.flags & GridTurn::kTicket) continue;
         base += after.total >= 0 ? after.advance : turn.total % workers;
         if (base >= workers) base -= workers;

@@ -113,7 +113,7 @@ struct Task {
   template <class T>
   EVT_FN T* Operand(int index) const {
     const TensorRef& ref = node.operands[index];
-    return reinterpret_cast<T*>(ref.address + static_cast<u64>(at.layer * ref.layer_stride));
+    return reinterpret_cast<T*>(ref.address + static_cast<u32>(at.layer) * static_cast<u64>(ref.layer_stride));
   }
   EVT_FN i32 Dim(DimRef ref) const { return step.Dim(ref); }
   // Where the tensor map of the op's box with this number is, and the last index of a box of this operand.

@@ -171,10 +171,7 @@ class Generator {
       return absl::StrCat("return ", g.device_extent ? "true" : "false", ";");
     });
     OverGrids("bool StepKnown(i32 grid)", [](const ProgramGrid& g, int) {
-      const bool known = std::none_of(g.extents.begin(), g.extents.end(), [](const Expr& e) {
-        return e.HasLayer() || e.HasLoad();
-      });
-      return absl::StrCat("return ", known ? "true" : "false", ";");
+      return absl::StrCat("return ", g.step_known ? "true" : "false", ";");
     });
     OverGrids("i32 NodeIndex(i32 grid)", [](const ProgramGrid& g, int index) {
       return g.node == index ? std::string("return grid;") : absl::StrCat("return ", g.node, ";");

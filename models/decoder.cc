@@ -239,7 +239,7 @@ class Builder {
     attend.Wait(ready, {Layer(), At(1)}).Notify(attn_done_, {Layer(), At(1)});
     if (d_.HasExits()) return AddExitKeysAndValues(Exits());
     // Mostly there is nothing to wait for. All heads, since Verify knows no heads of the cache.
-    attend.Wait(appended_, {Layer(), IndexRange(0, Min(appends_, 1) * c_.kv_heads)});
+    attend.Wait(appended_, {Layer(), IndexRange(0, HasAppends(d_, rows_, tokens_) * c_.kv_heads)});
   }
 
   Expr Items() const {

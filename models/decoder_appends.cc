@@ -5,13 +5,26 @@
 
 namespace eventide {
 
+namespace {
+
+int LeastTokens(const Decoder& decoder) {
+  return decoder.limits.long_tokens > 0 ? decoder.limits.long_tokens : Plan::kLongTokens;
+}
+// More than 0 where some row may have so many tokens: then there are so many more tokens than rows.
+Expr Beyond(const Decoder& decoder, const Expr& rows, const Expr& tokens) {
+  return Max(tokens - rows - (LeastTokens(decoder) - 2), 0);
+}
+
+}  // namespace
+
 Expr AppendsOf(const Decoder& decoder, const Expr& rows, const Expr& tokens) {
   if (decoder.HasExits()) return Expr(0);
-  // Where some row may have so many tokens: then there are so many more tokens than rows. The factor makes all of the
-  // tiles of the first such token.
-  const int least = decoder.limits.long_tokens > 0 ? decoder.limits.long_tokens : Plan::kLongTokens;
-  const int all = CeilDiv(Plan::kMaxRows + least, AppendKv::kTokens);
-  return Min(CeilDiv(tokens, AppendKv::kTokens), Max(tokens - rows - (least - 2), 0) * all);
+  // The factor makes all of the tiles of the first token beyond.
+  const int all = CeilDiv(Plan::kMaxRows + LeastTokens(decoder), AppendKv::kTokens);
+  return Min(CeilDiv(tokens, AppendKv::kTokens), Beyond(decoder, rows, tokens) * all);
+}
+Expr HasAppends(const Decoder& decoder, const Expr& rows, const Expr& tokens) {
+  return Min(Beyond(decoder, rows, tokens), 1);
 }
 
 EventId AddAppends(const AppendsPlace& place) {

@@ -88,8 +88,9 @@ struct AppendsPlace {
   int variant;
   EventId ready;  // [layers][KV heads]: raw queries, keys and values
 };
-// Tasks of each KV head.
+// Tasks of each KV head; whether there are any, 0 or 1, which every task of attention works out.
 Expr AppendsOf(const Decoder& decoder, const Expr& rows, const Expr& tokens);
+Expr HasAppends(const Decoder& decoder, const Expr& rows, const Expr& tokens);
 // Calls the grid; returns what it notifies, [layers][KV heads].
 EventId AddAppends(const AppendsPlace& place);
 

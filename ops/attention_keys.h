@@ -41,8 +41,8 @@ EVT_FN void ZeroRest(Tile& tile, T* values, i32 used, i32 all) {
 // This step's keys and values among positions [page, end): into the page, and into the cache if they
 // belong to the item's queries. Values beyond `end` become zero.
 template <class T, class W, class Tile>
-EVT_FN void FreshTokens(Tile& tile, const Task<AttentionParams>& t, AttentionRoom<T>& room, i32 page,
-                               i32 end, T* keys, T* values) {
+EVT_FN void FreshTokens(Tile& tile, const Task<AttentionParams>& t, AttentionRoom<T>& room, i32 page, i32 end, T* keys,
+                        T* values) {
   const AttentionParams& p = t.params();
   const AttentionTask& task = room.task;
   const i32 half = p.head_dim / 2;
@@ -50,7 +50,7 @@ EVT_FN void FreshTokens(Tile& tile, const Task<AttentionParams>& t, AttentionRoo
   const KvLayout layout{p.block_size, p.kv_heads, p.head_dim};
   T* cache = t.Operand<T>(AttentionOperand::kCache);
   const u32* table = task.Table(t);
-  const i32 first = Max(page, task.item.context);
+  const i32 first = Max(page, task.cached);
   const i32 owned = task.item.context + task.item.q_first;
   const bool appends = t.at.at[2] == 0;
   tile.ForEachRow(end - first, [&](i32 i) {
@@ -71,8 +71,9 @@ EVT_FN void FreshTokens(Tile& tile, const Task<AttentionParams>& t, AttentionRoo
     if (mine) {
       const u32 block = *(here ? &room.fresh_block : table + position / p.block_size);
       const i32 slot = position % p.block_size;
-      cached_key = cache + layout.Index(block, 0, t.at.at[1], slot);
-      cached_value = cache + layout.Index(block, 1, t.at.at[1], slot);
+      const i32 head = Opaque(t.at.at[1]);  // what follows from it takes no registers outside
+      cached_key = cache + layout.Index(block, 0, head, slot);
+      cached_value = cache + layout.Index(block, 1, head, slot);
     }
     const i32 at = (position - page) * p.head_dim;
     tile.ForEachColumn(half, [&](i32 d) {

@@ -111,7 +111,7 @@ struct AttentionTask {
   EVT_FN const float* Raw(const Task<AttentionParams>& t, i32 at) const {
     const AttentionParams& p = t.params();
     return t.Operand<const float>(AttentionOperand::kQkv) +
-           (static_cast<i64>(row_start + at) * p.kv_heads + t.at.at[1]) * p.qkv_stride;
+           static_cast<u64>(static_cast<u32>((row_start + at) * p.kv_heads + t.at.at[1])) * static_cast<u32>(p.qkv_stride);
   }
   // Partials of the whole tile: one of its first part, one of each chunk behind that. The parts of
   // a tile are neighbours in the table.

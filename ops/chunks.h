@@ -41,7 +41,7 @@ EVT_FN constexpr i32 AttentionSplits(i32 head_dim, i32 group, i32 element_bytes)
 EVT_FN constexpr i32 AttentionHeads(i32 head_dim, i32 group, i32 element_bytes) {
   return CeilDiv(group, AttentionSplits(head_dim, group, element_bytes));
 }
-// Query tokens of one task. Rows of many query tokens have larger tiles (LongAttentionTile::Rows of the target).
+// Query tokens of one task. Rows of many query tokens have larger tiles (LongAttention::Rows of the target).
 EVT_FN constexpr i32 AttentionTile(i32 head_dim, i32 group, i32 element_bytes) {
   return AttentionRows(head_dim, element_bytes) / AttentionHeads(head_dim, group, element_bytes);
 }

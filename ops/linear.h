@@ -353,11 +353,11 @@ struct Linear {
     const i32 blocks = CeilDiv(p.norm_size, 16);
     const float* sums = t.Operand<const float>(LinearOperand::kSums);
     const i32* slot_token = t.Operand<const i32>(LinearOperand::kSlotToken);
-    w.template RowSums<4>(
+    w.SumsFrom(
         tokens, blocks,
-        [&](i32 token, i32 i) {
+        [&](i32 token) {
           const i32 at = p.gathers ? slot_token[begin + token] : begin + token;
-          return sums[static_cast<i64>(at) * blocks + i];
+          return sums + static_cast<i64>(at) * blocks;
         },
         [&](i32 token, float sum) {
           const float mean = Divide(sum, static_cast<float>(p.norm_size));

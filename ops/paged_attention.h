@@ -9,7 +9,7 @@
 //
 // Rows of many query tokens (AttentionItem::appended): their keys and values are in the cache before attention
 // begins (ops/append_kv.h), all pages come by the input lane, and tiles are as large as the threads' registers allow:
-// all groups work on one chunk, each on rows of its own, and merge it into sums that they keep.
+// a wave is one chunk, which all groups work on, each on rows of its own, and merge into sums that they keep.
 //
 // Reduction tree: KV pages and chunks are cut at absolute positions (ops/chunks.h); a chunk starts
 // from nothing, pages join it left to right, chunks are merged left to right. A part of a tile
@@ -50,7 +50,7 @@ struct PagedAttention {
   static EVT_FN void Stream(L& lane, const Task<Params>& t) {
     if (Appended(t)) {
       EVT_ROLLED
-      for (i32 i = 0; i < 1 + L::template LongAttentionTile<T>::kPages; ++i) lane.Blank();
+      for (i32 i = 0; i < 1 + L::template LongAttention<T>::kPages; ++i) lane.Blank();
       return;
     }
     constexpr i32 kBytes = static_cast<i32>(sizeof(T));
@@ -103,7 +103,7 @@ struct PagedAttention {
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     AttentionRoom<T>& room = AttentionRoom<T>::Of(w);
     const AttentionTask& task = room.task;
-    using Long = typename W::template LongAttentionTile<T>;
+    using Long = typename W::template LongAttention<T>;
     w.Sync();  // the task before may still be reading Scratch
     if (w.Leader()) room.Set(t);
     w.Sync();
@@ -119,55 +119,47 @@ struct PagedAttention {
       w.Sync();
     }
     Load<T>(w, t, room);
-    if (many) ComputeMany<T>(w, t, room);
     typename W::template AttentionTile<T> tile(w);
-    const i32 units = tile.Units(task.rows, p.head_dim);
+    Long merged;
+    if (many) merged.Start(tile, p.head_dim, room.long_memory);
+    // Opaque, here and below: neither a loop of its own for each kind, nor registers for what is rarely asked for.
+    const u32 lane = static_cast<u32>(Opaque(many ? kLaneInput : kLaneStream));
+    const i32 units = many ? W::kGroups : tile.Units(task.rows, p.head_dim);
     const i32 wave = AttentionTask::Wave(W::kGroups, units);
     i32 turn = 0;  // of the merge; the running state's two places take turns
     EVT_ROLLED
-    for (i32 first = many ? task.item.chunk_end : task.item.chunk_first; first < task.item.chunk_end; first += wave) {
+    for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
       const i32 chunks = Min(wave, task.item.chunk_end - first);
-      const i32 slot = tile.Start(task.rows, p.head_dim);
+      const i32 slot = tile.Start(units, task.rows, p.head_dim);
       const auto pages = [&](i32 of) { return task.Pages(cut.page_tokens, first + of); };
       const i32 taken = tile.ForEachPage(slot, chunks, pages, [&](i32 number, i32 ahead) {
         const i32 page = task.FirstOf(first + slot) + number * cut.page_tokens;
-        auto memory = w.Peek(kLaneStream, ahead);
+        auto memory = w.Peek(lane, ahead);
         const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
         const i32 end = Min(page + cut.page_tokens, task.high);
         bool one_piece = W::kPagesAreCopies;
-        if (end > Max(page, task.item.context)) {
+        // Some of its tokens are not in the cache, or it has values behind the last one.
+        if ((end > Max(page, task.cached)) | (W::kPagesAreCopies & (end < page + cut.page_tokens))) {
           T* keys = reinterpret_cast<T*>(w.Own(memory, shape));
           FreshTokens<T, W>(tile, t, room, page, end, keys, keys + shape.run_bytes / sizeof(T));
           one_piece = true;
         }
         Page<T>(t, room, tile, memory, shape, page, end, one_piece);
-        w.Release(kLaneStream, ahead, units, tile.First());
+        w.Release(lane, ahead, Opaque(units), tile.First());
       });
-      w.Advance(kLaneStream, taken);
-      // Results wait in registers until there is room for them. Those of parts go straight to memory.
-      const bool merges = Opaque(task.item.part) == 0;
-      EVT_ROLLED
-      for (i32 done = 0; done < chunks; done += room.slots) {
-        const i32 count = merges ? Min(room.slots, chunks - done) : chunks;
-        if (slot >= done && slot < done + count) {
-          const i32 order = task.item.first_order + first + slot - task.item.chunk_first;
-          const i32 floats = ResultFloats(p.head_dim);
-          tile.Store(task.rows, p.head_dim, [&](i32 row) {
-            return merges ? room.results() + ((slot - done) * task.rows + row) * floats
-                          : Partial<T>(t, task, order, row);
-          });
-        }
-        if (!merges) {
-          // Merges have barriers; without one a group could look for a page of the next wave while another's of this
-          // wave, in the same slot, has not arrived.
-          if (first + wave < task.item.chunk_end) w.Sync();
-          break;
-        }
-        w.Sync();
-        const bool last = first + done + count >= task.item.chunk_end;
-        MergeResults<T>(w, t, room, count, turn++, last);
-        if (!last) w.Sync();
+      w.Advance(lane, taken);
+      if (Opaque(static_cast<i32>(lane)) == kLaneInput) {
+        merged.Merge(tile, task.rows, p.head_dim, room.long_memory);
+      } else {
+        turn = LeaveResults<T>(w, t, room, tile, first, chunks, wave, slot, turn);
       }
+    }
+    if (Opaque(static_cast<i32>(lane)) == kLaneInput) {
+      w.Sync();  // queries make room for outputs
+      merged.Output(tile, room.queries(), task.rows, p.head_dim, room.long_memory,
+                    [&](i32 row, i32 d, const Neighbours<T, 8>& out) { out.To(OutputOf<T>(t, task, row, d)); });
+      EVT_ROLLED
+      for (i32 i = 0; i < 1 + Long::kPages; ++i) w.Drop(kLaneStream);
     }
     if (Opaque(task.item.parts) > 1) MergeParts<T>(w, t, room);
   }
@@ -256,34 +248,6 @@ struct PagedAttention {
     w.Sync();
   }
 
-  // A tile of many rows, over keys that all lie in the cache.
-  template <class T, class W>
-  static EVT_FN void ComputeMany(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
-    const Params& p = t.params();
-    const AttentionTask& task = room.task;
-    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
-    typename W::template LongAttentionTile<T> tile(w, p.head_dim, room.long_memory);
-    // Chunks have whole pages, but for the last.
-    EVT_ROLLED
-    for (i32 page = task.low; page < task.high; page += cut.page_tokens) {
-      const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
-      const i32 end = Min(page + cut.page_tokens, task.high);
-      auto memory = w.Take(kLaneInput);
-      if (W::kPagesAreCopies && end - page < cut.page_tokens) {
-        T* values = reinterpret_cast<T*>(w.Own(memory, shape) + shape.run_bytes);
-        ZeroRest(tile, values, (end - page) * p.head_dim, cut.page_tokens * p.head_dim);
-      }
-      Page<T>(t, room, tile, memory, shape, page, end, W::kPagesAreCopies);
-      w.Drop(kLaneInput);
-      if ((end == task.high) | (end == ChunkStart(ChunkOf(end)))) tile.Merge(task.rows, p.head_dim, room.long_memory);
-    }
-    w.Sync();  // queries make room for outputs
-    tile.Output(room.queries(), task.rows, p.head_dim, room.long_memory,
-                [&](i32 row, i32 d, const Neighbours<T, 8>& out) { out.To(OutputOf<T>(t, task, row, d)); });
-    EVT_ROLLED
-    for (i32 i = 0; i < 1 + W::template LongAttentionTile<T>::kPages; ++i) w.Drop(kLaneStream);
-  }
-
   // Keys and values of one page, at positions [page, end), join the chunk of the group of threads that calls this.
   template <class T, class Tile, class Memory>
   static EVT_FN void Page(const Task<Params>& t, AttentionRoom<T>& room, Tile& tile, const Memory& memory,
@@ -301,6 +265,39 @@ struct PagedAttention {
         end - page, cut.page_tokens, task.rows, p.head_dim,
         [&](i32 row) { return p.window > 0 ? Max(0, first + row / heads - p.window + 1) : 0; },
         [&](i32 row) { return Min(end - page, first + row / heads + 1); });
+  }
+
+  // What the groups have of a wave's chunks. Returns the turn of the next merge.
+  template <class T, class W, class Tile>
+  static EVT_FN i32 LeaveResults(W& w, const Task<Params>& t, AttentionRoom<T>& room, Tile& tile, i32 first, i32 chunks,
+                                 i32 wave, i32 slot, i32 turn) {
+    const Params& p = t.params();
+    const AttentionTask& task = room.task;
+    // Results wait in registers until there is room for them. Those of parts go straight to memory.
+    const bool merges = Opaque(task.item.part) == 0;
+    EVT_ROLLED
+    for (i32 done = 0; done < chunks; done += room.slots) {
+      const i32 count = merges ? Min(room.slots, chunks - done) : chunks;
+      if (slot >= done && slot < done + count) {
+        const i32 order = Opaque(task.item.first_order + first + slot - task.item.chunk_first);
+        const i32 floats = ResultFloats(p.head_dim);
+        tile.Store(task.rows, p.head_dim, [&](i32 row) {
+          return merges ? room.results() + ((slot - done) * task.rows + row) * floats
+                        : Partial<T>(t, task, order, row);
+        });
+      }
+      if (!merges) {
+        // Merges have barriers; without one a group could look for a page of the next wave while another's of this
+        // wave, in the same slot, has not arrived.
+        if (first + wave < task.item.chunk_end) w.Sync();
+        break;
+      }
+      w.Sync();
+      const bool last = first + done + count >= task.item.chunk_end;
+      MergeResults<T>(w, t, room, count, turn++, last);
+      if (!last) w.Sync();
+    }
+    return turn;
   }
 
   // Results of some chunks in Scratch join what came before them. The last ones of the task leave its output, or

@@ -42,8 +42,8 @@ struct Plan {
 
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
-    using Tile = typename W::template LongAttentionTile<T>;
-    const Shape shape(t, static_cast<i32>(sizeof(T)), Tile::Rows(t.params().head_dim), static_cast<i32>(w.workers));
+    const i32 long_rows = W::template LongAttention<T>::Rows(t.params().head_dim);
+    const Shape shape(t, static_cast<i32>(sizeof(T)), long_rows, static_cast<i32>(t.step.header->workers));
     i32* a = reinterpret_cast<i32*>(w.Scratch());
     const Memory m{a,
                    a + kMaxRows,
@@ -168,9 +168,9 @@ struct Plan {
     const Params& p = t.params();
     const i64 all = static_cast<i64>(pages) * shape.tasks_per_item;
     const i32 least = Max(1, (p.part_tokens > 0 ? p.part_tokens : kPartTokens) / shape.page_tokens);
-    const bool many = p.part_tokens == 0 && all * 2 > static_cast<i64>(least) * w.workers;
+    const bool many = p.part_tokens == 0 && all * 2 > static_cast<i64>(least) * t.step.header->workers;
     // Fewer parts when a table is too short for as many as the workers could use.
-    i32 share = Max(many ? least * 2 : least, static_cast<i32>(all / w.workers));
+    i32 share = Max(many ? least * 2 : least, static_cast<i32>(all / t.step.header->workers));
     i32 items = 0, groups = 0;
     EVT_ROLLED
     for (i32 attempt = 0;; ++attempt) {

@@ -225,7 +225,7 @@ struct Route {
         groups_before += before ? more_groups : 0;
         tiles_before += before ? more_tiles : 0;
       }
-      if (i < kCosts) m.costs[i] = Cost(p, tiles, static_cast<i32>(w.workers), i);
+      if (i < kCosts) m.costs[i] = Cost(p, tiles, static_cast<i32>(t.step.header->workers), i);
       if (i == 0) {
         m.sums[0] = groups;
         m.sums[1] = tiles;
@@ -254,7 +254,7 @@ struct Route {
     i32* bases = groups * p.experts <= kLogitsAtOnce ? m.bases : t.Operand<i32>(kBases);
     Count(w, t, m, groups, bases);
     ScanExclusive(w, m.slots, 2, kMaxExperts, p.experts, m.sums);
-    w.Parallel(kCosts, [&](i32 i) { m.costs[i] = Cost(p, m.sums[1], static_cast<i32>(w.workers), i); });
+    w.Parallel(kCosts, [&](i32 i) { m.costs[i] = Cost(p, m.sums[1], static_cast<i32>(t.step.header->workers), i); });
     const RoutedPair* pairs = t.Operand<const RoutedPair>(kAllPairs);
     i32* pair_slot = t.Operand<i32>(kPairSlot);
     i32* slot_token = t.Operand<i32>(kSlotToken);

@@ -20,6 +20,7 @@ EvaluatedProgram::EvaluatedProgram(const Program& program, std::vector<Node> nod
     }
     grid.is_gate = decl.is_gate;
     grid.device_extent = decl.device_extent;
+    grid.step_known = decl.step_known;
     grid.starts_early = !decl.is_gate && decl.op->starts_early;
     grid.ticket = static_cast<i32>(program.event_elements + decl.ticket_base);
     grid.rank = static_cast<int>(decl.extents.size());

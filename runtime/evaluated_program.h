@@ -32,6 +32,7 @@ class EvaluatedProgram {
 
   bool IsGate(int grid) const { return grids_[grid].is_gate; }
   bool DeviceExtent(int grid) const { return grids_[grid].device_extent; }
+  bool StepKnown(int grid) const { return grids_[grid].step_known; }
   bool StartsEarly(int grid) const { return grids_[grid].starts_early; }
   u32 Policy(int grid) const { return grids_[grid].policy; }
   const Node& NodeOf(int grid) const { return *grids_[grid].node; }
@@ -104,7 +105,7 @@ class EvaluatedProgram {
   struct Grid {
     const Node* node = nullptr;  // null for a gate
     u32 policy = kPolicyStatic;
-    bool is_gate = false, device_extent = false, starts_early = false;
+    bool is_gate = false, device_extent = false, step_known = false, starts_early = false;
     i32 ticket = 0;
     int rank = 0;
     CompiledExpr extent[kMaxCoords];

@@ -10,6 +10,7 @@
 #include "device/arch/cpu_linear.h"
 #include "device/arch/host_attention.h"
 #include "device/arch/host_sums.h"
+#include "device/arch/host_turns.h"
 #include "device/atomic.h"
 #include "device/event.h"
 #include "device/loop.h"
@@ -113,8 +114,12 @@ struct CpuWorkerBase {
   EVT_FN void Ready() {}
   EVT_FN bool AwaitReady() { return !aborted_; }
   template <class P>
+  EVT_FN void KnowTurns(const P& p) {
+    turns_.Know(p, step, workers);
+  }
+  template <class P>
   EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
-    return UnknownTurn(p, grid);
+    return turns_.Of(p, grid);
   }
   template <class P>
   EVT_FN void Done(const P& p, const TaskName& done) {
@@ -168,6 +173,7 @@ struct CpuWorkerBase {
   }
 
   TaskName task_;
+  HostTurns turns_;
   TaskTimer timer_;
   bool aborted_;
   u32 finished_, producing_;
@@ -179,14 +185,14 @@ struct CpuWorkerBase {
 };
 
 template <int kIsaId>
-struct CpuWorker : CpuWorkerBase {
+struct CpuWorker : CpuWorkerBase, HostWords<CpuWorker<kIsaId>> {
   static constexpr int kIsa = kIsaId;
   template <class T, int kTokens>
   using LinearTile = CpuLinearTile<kIsaId, T, kTokens>;
   template <class T>
   using AttentionTile = HostAttentionTile<T>;
   template <class T>
-  using LongAttentionTile = HostLongAttentionTile<T>;
+  using LongAttention = HostLongAttention<T>;
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = false;
@@ -264,25 +270,6 @@ struct CpuWorker : CpuWorkerBase {
   // Both orders: acquires what earlier arrivers wrote, releases what we wrote; counterpart: itself.
   EVT_FN u32 Arrive(u32* counter) { return DirectSync::FetchAddAcqRel(counter, 1); }
 
-  EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
-    ScanRowsInTurn(values, arrays, stride, n, totals);
-  }
-  template <class From>
-  EVT_FN void Bring(float* to, i32 rows, i32 n, const From& from) {
-    for (i32 row = 0; row < rows; ++row) __builtin_memcpy(to + row * n, from(row), static_cast<u32>(n) * sizeof(float));
-  }
-  template <class Load, class Store>
-  EVT_FN void Fetch(i32 n, const Load& load, const Store& store) {
-    Parallel(n, [&](i32 i) { store(i, load(i)); });
-  }
-  template <class Key, class Store>
-  EVT_FN void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store) {
-    Parallel(rows, [&](i32 row) { TopOfRow(row, n, k, key, store); });
-  }
-  template <i32 = 1, class Load, class Store>
-  EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
-    for (i32 row = 0; row < rows; ++row) store(row, LaneSum(row, n, load));
-  }
 
   // Blocks of 16 rows lie k by k, so that 16 rows of one k are one vector.
   static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }

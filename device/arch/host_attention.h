@@ -72,7 +72,7 @@ class HostAttentionTile {
   static EVT_FN i32 Units(i32, i32) { return 1; }
 
   // The one group of threads works on the wave's one chunk.
-  EVT_FN i32 Start(i32 rows, i32 head_dim) {
+  EVT_FN i32 Start(i32, i32 rows, i32 head_dim) {
     for (i32 i = 0; i < rows * head_dim; ++i) sums_[i] = 0.0f;
     for (i32 row = 0; row < rows; ++row) state_[row] = {MinusInfinity(), 0.0f};
     return 0;
@@ -136,26 +136,26 @@ class HostAttentionTile {
     }
   }
 
- protected:
+ private:
+  template <class>
+  friend class HostLongAttention;
+
   float sums_[kMaxAttentionElements];
   SoftmaxState state_[kMaxAttentionRows];
 };
 
-// Of many rows: chunks are merged here.
+// What a tile of many rows has merged of its chunks so far.
 template <class T>
-class HostLongAttentionTile : public HostAttentionTile<T> {
-  using Base = HostAttentionTile<T>;
-  using Base::state_, Base::sums_;
+class HostLongAttention {
+  using Tile = HostAttentionTile<T>;
 
  public:
   static constexpr i32 kPages = 0;
 
-  template <class W>
-  EVT_FN HostLongAttentionTile(W& w, i32 head_dim, const LongMemory&) : Base(w) {
+  EVT_FN void Start(const Tile&, i32 head_dim, const LongMemory&) {
     const i32 rows = Rows(head_dim);
     for (i32 i = 0; i < rows * head_dim; ++i) merged_[i] = 0.0f;
     for (i32 row = 0; row < rows; ++row) merged_state_[row] = {MinusInfinity(), 0.0f};
-    this->Start(rows, head_dim);
   }
 
   // As many as of any task: what these tiles are spared is the keys' rope.
@@ -163,16 +163,17 @@ class HostLongAttentionTile : public HostAttentionTile<T> {
     return Min(kMaxAttentionElements * 2 / static_cast<i32>(sizeof(T)) / head_dim, kMaxAttentionRows);
   }
 
-  EVT_FN void Merge(i32 rows, i32 head_dim, const LongMemory&) {
+  EVT_FN void Merge(const Tile& tile, i32 rows, i32 head_dim, const LongMemory&) {
     for (i32 row = 0; row < rows; ++row) {
-      const SoftmaxMerge merge = MergeStates(merged_state_[row], state_[row]);
-      for (i32 i = row * head_dim; i < (row + 1) * head_dim; ++i) merged_[i] = MergeValue(merge, merged_[i], sums_[i]);
+      const SoftmaxMerge merge = MergeStates(merged_state_[row], tile.state_[row]);
+      for (i32 i = row * head_dim; i < (row + 1) * head_dim; ++i) {
+        merged_[i] = MergeValue(merge, merged_[i], tile.sums_[i]);
+      }
       merged_state_[row] = merge.state;
     }
-    this->Start(rows, head_dim);
   }
   template <class F>
-  EVT_FN void Output(const QueryRows<T>&, i32 rows, i32 head_dim, const LongMemory&, const F& store) {
+  EVT_FN void Output(const Tile&, const QueryRows<T>&, i32 rows, i32 head_dim, const LongMemory&, const F& store) {
     for (i32 row = 0; row < rows; ++row) {
       const float sum = merged_state_[row].sum;
       const float inverse = sum > 0.0f ? Divide(1.0f, sum) : 0.0f;

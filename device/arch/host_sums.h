@@ -1,4 +1,4 @@
-// Sums of port_example.h for workers that are one thread: the 32 lanes of a GPU warp, one by one.
+// Sums and other words of port_example.h for workers that are one thread: the 32 lanes of a GPU warp, one by one.
 #pragma once
 
 #include "device/base.h"
@@ -41,17 +41,43 @@ EVT_FN void TopOfRow(i32 row, i32 n, i32 k, const Key& key, const Store& store) 
   }
 }
 
-// ScanRows of port_example.h.
-EVT_FN void ScanRowsInTurn(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
-  for (i32 a = 0; a < arrays; ++a) {
-    i32 sum = 0;
-    for (i32 i = 0; i < n; ++i) {
-      const i32 value = values[a * stride + i];
-      values[a * stride + i] = sum;
-      sum += value;
-    }
-    totals[a] = sum;
+// Words of port_example.h for workers W that are one thread: they follow from its Parallel.
+template <class W>
+struct HostWords {
+  template <class From>
+  EVT_FN void Bring(float* to, i32 rows, i32 n, const From& from) {
+    for (i32 row = 0; row < rows; ++row) __builtin_memcpy(to + row * n, from(row), static_cast<u32>(n) * sizeof(float));
   }
-}
+  template <class Load, class Store>
+  EVT_FN void Fetch(i32 n, const Load& load, const Store& store) {
+    Self().Parallel(n, [&](i32 i) { store(i, load(i)); });
+  }
+  template <class Key, class Store>
+  EVT_FN void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store) {
+    Self().Parallel(rows, [&](i32 row) { TopOfRow(row, n, k, key, store); });
+  }
+  template <class Load, class Store>
+  EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
+    Self().Parallel(rows, [&](i32 row) { store(row, LaneSum(row, n, load)); });
+  }
+  template <class From, class Store>
+  EVT_FN void SumsFrom(i32 rows, i32 n, const From& from, const Store& store) {
+    Self().RowSums(rows, n, [&](i32 row, i32 i) { return from(row)[i]; }, store);
+  }
+  EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
+    for (i32 a = 0; a < arrays; ++a) {
+      i32 sum = 0;
+      for (i32 i = 0; i < n; ++i) {
+        const i32 value = values[a * stride + i];
+        values[a * stride + i] = sum;
+        sum += value;
+      }
+      totals[a] = sum;
+    }
+  }
+
+ private:
+  EVT_FN W& Self() { return *static_cast<W*>(this); }
+};
 
 }  // namespace eventide

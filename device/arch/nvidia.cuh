@@ -26,7 +26,7 @@ inline constexpr u32 kThreads = kComputeThreads + 128;
 inline constexpr u32 kStreamWarp = 8, kInputWarp = 9;
 inline constexpr u32 kSlots = 16;  // of one lane
 inline constexpr u32 kTicketSlots = 8;
-inline constexpr i32 kSharedNodes = 18, kSharedGrids = 32;
+inline constexpr i32 kSharedNodes = 18;
 inline constexpr i32 kNoPage = -1;
 inline constexpr u32 kUnderWay = 4;  // pages of the stream role whose data has not arrived, at most (6: 1 % slower)
 inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
@@ -117,7 +117,7 @@ struct SharedState {
   // Node records, if there are no more: parameters are read at every turn, and every acquire of an event
   // empties the first-level cache that global ones would lie in.
   Node nodes[kSharedNodes];
-  GridTurn grids[kSharedGrids];
+  GridTurn grids[kKnownGrids];
   StepView step;
 };
 // Where its barriers and slots are, from its start: the first members, in order, without gaps (NVRTC has no
@@ -186,7 +186,7 @@ class GpuLinearTile;
 template <class Port, class T>
 class GpuAttentionTile;
 template <class Port, class T>
-class GpuLongAttentionTile;
+class GpuLongAttention;
 
 // What all roles have: the step, waiting, aborting. One object per thread.
 template <class Port>
@@ -196,16 +196,17 @@ struct GpuWorkerBase {
   template <class T>
   using AttentionTile = GpuAttentionTile<Port, T>;
   template <class T>
-  using LongAttentionTile = GpuLongAttentionTile<Port, T>;
+  using LongAttention = GpuLongAttention<Port, T>;
   static constexpr i32 kGroups = kComputeWarps;
   static constexpr bool kSwizzledKv = true;
   static constexpr bool kPagesAreCopies = true;
   static constexpr bool kTensorBoxes = Port::kTensorBoxes;
   static constexpr bool kWideTiles = Port::kWgmma;
 
-  SharedState& shared;
-  // Its shared-memory address, which the compiler would else work out from special registers each time.
+  // The worker's shared-memory address. All that lies there is addressed by it: from the array's name, the compiler would
+  // work its place out from special registers each time.
   u32 base;
+  SharedState& shared;
   u8* pages;
   const ProgramRecord& program;
   const StepView& step;
@@ -213,19 +214,21 @@ struct GpuWorkerBase {
   u32 tickets = 0;  // taken so far, the same in all roles
   bool aborted_ = false;
 
-  __device__ GpuWorkerBase(SharedState& state, u8* page_memory, const ProgramRecord& record)
-      : shared(state),
-        base(static_cast<u32>(Opaque(static_cast<i32>(SharedAddress(&state))))),
-        pages(page_memory),
-        program(record),
-        step(state.step),
+  EVT_FN explicit GpuWorkerBase(SharedState& state)
+      : base(static_cast<u32>(Opaque(static_cast<i32>(SharedAddress(&state))))),
+        shared(*static_cast<SharedState*>(__cvta_shared_to_generic(base))),
+        pages(reinterpret_cast<u8*>(&shared) + kPagesAt),
+        program(shared.program),
+        step(shared.step),
         worker(blockIdx.x),
         workers(gridDim.x) {}
 
   EVT_FN bool aborted() const { return aborted_; }
   template <class P>
+  EVT_FN void KnowTurns(const P&) const {}  // ShareGrids
+  template <class P>
   EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
-    return grid < kSharedGrids ? shared.grids[grid] : UnknownTurn(p, grid);
+    return grid < kKnownGrids ? shared.grids[grid] : UnknownTurn(p, grid);
   }
   // The input lane always gets so many pages: a task may hold them while others wait.
   EVT_FN i32 MostKept() const { return static_cast<i32>(shared.pool.floor[kLaneInput]); }

@@ -38,14 +38,14 @@ class GpuAttentionTile {
     return CeilDiv(rows, kRows) * CeilDiv(head_dim, kDims);
   }
 
-  // Which of the wave's chunks this warp works on (there may be fewer); its sums are cleared.
-  EVT_FN i32 Start(i32 rows, i32 head_dim) {
-    units_ = Units(rows, head_dim);
+  // Which of the wave's chunks this warp works on (there may be fewer), if a chunk takes `units`; its sums are cleared.
+  EVT_FN i32 Start(i32 units, i32, i32 head_dim) {
+    units_ = units;
     const i32 warp = static_cast<i32>(thread_ / 32);
     slot_ = units_ == 1 ? warp : warp / units_;
     unit_ = warp - slot_ * units_;
     // Constants, if heads are no wider than a warp's share.
-    const i32 blocks = head_dim <= kDims ? units_ : CeilDiv(rows, kRows);
+    const i32 blocks = head_dim <= kDims ? units_ : units_ / CeilDiv(head_dim, kDims);
     const i32 part = head_dim <= kDims ? 0 : unit_ / blocks;
     first_row_ = (unit_ - part * blocks) * kRows;
     first_dim_ = part * kDims;
@@ -55,15 +55,14 @@ class GpuAttentionTile {
   template <class Pages, class Visit>
   EVT_FN i32 ForEachPage(i32 slot, i32 chunks, const Pages& pages, const Visit& visit) {
     const i32 lane = static_cast<i32>(thread_ % 32);
-    const i32 mine = lane < chunks ? pages(lane) : 0;
+    const i32 count = lane < chunks ? pages(lane) : 0;
     i32 before = 0;  // pages of all chunks with a smaller number
 #pragma unroll 1
     for (i32 number = 0;; ++number) {
-      const u32 has = __ballot_sync(0xffffffffu, mine > number);
+      const u32 has = __ballot_sync(0xffffffffu, count > number);
       if (has == 0) return before;
-      if (slot < chunks && (has >> slot & 1) != 0) {
-        visit(number, before + __popc(has & ((1u << slot) - 1)));
-      }
+      const i32 mine = Opaque(slot);  // masks made of it take no registers between pages
+      if ((has >> mine & 1) != 0) visit(number, before + __popc(has & ((1u << mine) - 1)));
       before += __popc(has);
     }
   }
@@ -72,7 +71,7 @@ class GpuAttentionTile {
   EVT_FN void Sync() {
     __syncwarp();
     if (units_ > 1) {
-      asm volatile("barrier.sync %0, %1;" ::"r"(2 + slot_), "r"(32 * units_) : "memory");
+      asm volatile("barrier.sync %0, %1;" ::"r"(2 + Opaque(slot_)), "r"(32 * Opaque(units_)) : "memory");
     }
   }
   template <class F>
@@ -102,7 +101,12 @@ class GpuAttentionTile {
   EVT_FN void Page(const QueryRows<T>& queries, const KvView<T, GpuPage>& keys,
                    const KvView<T, GpuPage>& values, i32, i32 page_tokens, i32 rows, i32 head_dim,
                    const Begin& begin, const End& end) {
-    Pages<false>(queries, keys, values, page_tokens, rows, head_dim, begin, end);
+#pragma unroll 1
+    for (i32 first = 0; first < page_tokens; first += kTokens) {
+      const u32 offset = static_cast<u32>(first * head_dim) * sizeof(T);
+      Join(queries, keys.page.data + offset, values.page.data + values.offset + offset, first,
+           Min(page_tokens, kTokens), rows, head_dim, begin, end);
+    }
   }
 
   // at(row): where the chunk's sums of a row go, and its state behind them.
@@ -128,18 +132,8 @@ class GpuAttentionTile {
     }
   }
 
- protected:
-  // kFull: of all 16 rows something may come, whether the task has them or not.
-  template <bool kFull, class Begin, class End>
-  EVT_FN void Pages(const QueryRows<T>& queries, const KvView<T, GpuPage>& keys, const KvView<T, GpuPage>& values,
-                    i32 page_tokens, i32 rows, i32 head_dim, const Begin& begin, const End& end) {
-#pragma unroll 1
-    for (i32 first = 0; first < page_tokens; first += kTokens) {
-      const u32 offset = static_cast<u32>(first * head_dim) * sizeof(T);
-      Join<kFull>(queries, keys.page.data + offset, values.page.data + values.offset + offset, first,
-                  Min(page_tokens, kTokens), rows, head_dim, begin, end);
-    }
-  }
+ private:
+  friend class GpuLongAttention<Port, T>;
 
   EVT_FN void Clear() {
 #pragma unroll
@@ -152,12 +146,12 @@ class GpuAttentionTile {
   }
 
   // `tokens` of the page's, from `first` on.
-  template <bool kFull, class Begin, class End>
+  template <class Begin, class End>
   EVT_FN void Join(const QueryRows<T>& queries, const u8* keys, const u8* values, i32 first, i32 tokens, i32 rows,
                    i32 head_dim, const Begin& begin, const End& end) {
     thread_ = static_cast<u32>(Opaque(static_cast<i32>(thread_)));  // as in nvidia_linear.cuh
     float s[kTokens / 8][4];
-    Scores(queries, keys, tokens, kFull ? first_row_ + kRows : rows, head_dim, s);
+    Scores(queries, keys, tokens, rows, head_dim, s);
     const i32 group = static_cast<i32>((thread_ % 32) / 4),
               column = static_cast<i32>((thread_ % 32) % 4 * 2);
     float factor[2];
@@ -165,9 +159,9 @@ class GpuAttentionTile {
     for (i32 h = 0; h < 2; ++h) {
       factor[h] = 1.0f;
       // Blocks of few rows have none in their upper half.
-      if (!kFull && h == 1 && rows - first_row_ <= 8) continue;
+      if (h == 1 && rows - first_row_ <= 8) continue;
       const i32 row = first_row_ + group + h * 8;
-      const bool mine = kFull || row < rows;
+      const bool mine = row < rows;
       factor[h] = Softmax(s, h, column, mine ? begin(row) - first : 0, mine ? end(row) - first : 0,
                           tokens);
     }

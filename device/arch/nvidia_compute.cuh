@@ -28,19 +28,19 @@ template <class Port>
 struct GpuCompute : GpuWorkerBase<Port> {
   using Base = GpuWorkerBase<Port>;
   static constexpr bool kFollows = true;
-  u8* scratch;
   u32 thread = threadIdx.x;
   u32 taken[kLanes] = {0, 0};
   u32 dropped[kLanes] = {0, 0};
   u32 begun = 0;  // tasks handed over
-  bool leaves = false;  // all threads know that the step is aborted
+  // Whether this thread knows that the step is aborted, or all do, and leave. In one register.
+  enum End : u32 { kGoesOn, kAborted, kLeaves };
+  u32 end = kGoesOn;
 
-  __device__ GpuCompute(SharedState& state, u8* page_memory, u8* scratch_memory,
-                        const ProgramRecord& record)
-      : Base(state, page_memory, record), scratch(scratch_memory) {}
+  using Base::Base;
 
-  EVT_FN bool Leaves() const { return leaves; }
+  EVT_FN bool Leaves() const { return end == kLeaves; }
   EVT_FN u32 Lane() const { return thread % 32; }
+  static EVT_FN float Exchange(float value, u32 distance) { return __shfl_xor_sync(0xffffffffu, value, distance); }
   // The next task that the walk warp hands over; grid < 0: there are no more. The wait has no other end, so that all
   // threads have the same tasks: the walk warp ends it when the step has ended.
   EVT_FN TaskName Next(u32& flags) {
@@ -89,7 +89,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
     return GpuPage{this->pages + (page.x - PagesAddress()), page.y};
   }
   EVT_FN uint2 PeekShared(u32 lane, u32 ahead) {
-    const u32 at = taken[lane] + ahead;
+    const u32 at = Taken(lane) + ahead;
     const u32 slot = at % kSlots;
     // Far ahead, the slot's page before may not even have arrived, for warps that have to do with it, and `full`
     // could not tell that phase from the one wanted. `empty` can: this warp has not dropped the page wanted.
@@ -110,13 +110,17 @@ struct GpuCompute : GpuWorkerBase<Port> {
     const u32 count = first ? kComputeWarps - static_cast<u32>(sharers) + 1 : 1;
     if (Lane() == 0) {
       Port::ArriveMany(
-          this->base + EmptyAt(lane, (taken[lane] + static_cast<u32>(ahead)) % kSlots), count);
+          this->base + EmptyAt(lane, (Taken(lane) + static_cast<u32>(ahead)) % kSlots), count);
     }
   }
   EVT_FN void Again(u32 lane) { taken[lane] = dropped[lane]; }
   EVT_FN void Advance(u32 lane, i32 pages) {
-    taken[lane] += static_cast<u32>(pages);
-    dropped[lane] += static_cast<u32>(pages);
+#pragma unroll
+    for (u32 of = 0; of < kLanes; ++of) {
+      const u32 passed = of == lane ? static_cast<u32>(pages) : 0;
+      taken[of] += passed;
+      dropped[of] += passed;
+    }
   }
   EVT_FN u8* Own(GpuPage& page, const CopyShape&) { return page.data; }
   template <class F>
@@ -191,12 +195,57 @@ struct GpuCompute : GpuWorkerBase<Port> {
       }
     }
   }
-  template <i32 kTogether = 1, class Load, class Store>
+  template <class Load, class Store>
   EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
-    if (kTogether > 1 && rows > kTogether / 2 * kComputeWarps) {
-      RowsAtOnce<kTogether>(rows, n, load, store);
-    } else {
-      RowsAtOnce<1>(rows, n, load, store);
+#pragma unroll 1
+    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kComputeWarps) {
+      float sum = 0.0f;
+#pragma unroll 4
+      for (i32 i = static_cast<i32>(Lane()); i < n; i += 32) sum = Add(sum, load(row, i));
+      for (u32 distance = 16; distance > 0; distance /= 2) sum = Add(sum, Exchange(sum, distance));
+      if (Lane() == 0) store(row, sum);
+    }
+  }
+  // Loads are a trip to the second-level cache away, so a warp has four under way at least: of one row where rows are
+  // few, of four rows where they are many. One loop for both: where it is one row's, each sum goes on from the one before.
+  template <class From, class Store>
+  EVT_FN void SumsFrom(i32 rows, i32 n, const From& from, const Store& store) {
+    constexpr i32 kAtOnce = 4, kApart = kComputeWarps;
+    const bool many = Opaque(rows) > 2 * kApart;
+    const i32 lane = static_cast<i32>(Lane()), step = many ? 32 : kAtOnce * 32;
+#pragma unroll 1
+    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += many ? kAtOnce * kApart : kApart) {
+      const float* at[kAtOnce];
+      i32 left[kAtOnce];  // of the row, from there on
+      float sum[kAtOnce] = {};
+#pragma unroll
+      for (i32 k = 0; k < kAtOnce; ++k) {
+        const i32 first = lane + (many ? 0 : k * 32);
+        at[k] = from(many ? Min(row + k * kApart, rows - 1) : row) + first;
+        left[k] = n - first;
+      }
+#pragma unroll 2
+      for (i32 i = 0; i < left[0]; i += step) {
+        float value[kAtOnce];
+#pragma unroll
+        for (i32 k = 0; k < kAtOnce; ++k) {
+          const float loaded = at[k][Min(i, left[k] - 1)];  // the row's last one, or one before: no branches
+          value[k] = i < left[k] ? loaded : 0.0f;
+        }
+#pragma unroll
+        for (i32 k = 0; k < kAtOnce; ++k) {
+          sum[k] = Add(many || k == 0 ? sum[k] : sum[k - 1], value[k]);  // where there is none, 0: the same bits
+        }
+        if (!many) sum[0] = sum[kAtOnce - 1];
+      }
+      // Four sums in six exchanges: half of the lanes go on with each of a pair, then a quarter with each of four.
+      const bool second = (lane & 16) != 0, third = (lane & 8) != 0;
+      const float low = Add(second ? sum[1] : sum[0], Exchange(second ? sum[0] : sum[1], 16));
+      const float high = Add(second ? sum[3] : sum[2], Exchange(second ? sum[2] : sum[3], 16));
+      float mine = Add(third ? high : low, Exchange(third ? low : high, 8));
+      for (u32 distance = 4; distance > 0; distance /= 2) mine = Add(mine, Exchange(mine, distance));
+      const i32 k = (second ? 1 : 0) + (third ? 2 : 0);
+      if (lane % 8 == 0 && (many || k == 0) && row + k * kApart < rows) store(row + k * kApart, mine);
     }
   }
   // A warp an array. Each lane adds neighbouring values, an odd number of them, so that lanes are in different banks.
@@ -230,8 +279,11 @@ struct GpuCompute : GpuWorkerBase<Port> {
   EVT_FN bool Leader() const {
     return thread == 0;
   }
-  EVT_FN u8* Scratch() { return scratch; }
-  EVT_FN u32 ScratchAddress() const { return this->base + kSharedStateBytes; }
+  EVT_FN u8* Scratch() const { return static_cast<u8*>(__cvta_shared_to_generic(ScratchAddress())); }
+  // Worked out where it is used: a register that is held from task to task is one too many for linears.
+  EVT_FN u32 ScratchAddress() const {
+    return static_cast<u32>(Opaque(static_cast<i32>(this->base))) + kSharedStateBytes;
+  }
   EVT_FN u32 Arrive(u32* counter) {
     Sync();
     if (Leader()) this->shared.arrivals = DirectSync::FetchAddAcqRel(counter, 1);
@@ -248,7 +300,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
     Take(kLaneInput);
     Drop(kLaneInput);
     if constexpr (kRecordsTimeline<Port>) this->TimeReady();
-    return !Vote(this->aborted_);
+    return !Vote(end != kGoesOn);
   }
   // Leaves it to the notify warp to announce the task and goes on: a release at device scope takes as long as
   // all of the block's stores, and nobody here has to wait for it. This warp's writes happen before its
@@ -271,34 +323,14 @@ struct GpuCompute : GpuWorkerBase<Port> {
     ++begun;
   }
  private:
+  // Of a lane that only the task knows: registers have no index.
+  EVT_FN u32 Taken(u32 lane) const { return lane == kLaneStream ? taken[kLaneStream] : taken[kLaneInput]; }
   EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
-  // A warp's rows, kRows of them together: their loads are a trip to the second-level cache away.
-  template <i32 kRows, class Load, class Store>
-  EVT_FN void RowsAtOnce(i32 rows, i32 n, const Load& load, const Store& store) {
-    constexpr i32 kApart = kComputeWarps;
-#pragma unroll 1
-    for (i32 row = static_cast<i32>(thread / 32); row < rows; row += kRows * kApart) {
-      float sum[kRows] = {};
-#pragma unroll(kRows > 1 ? 2 : 4)
-      for (i32 i = static_cast<i32>(Lane()); i < n; i += 32) {
-#pragma unroll
-        for (i32 k = 0; k < kRows; ++k) sum[k] = Add(sum[k], load(Min(row + k * kApart, rows - 1), i));
-      }
-      for (u32 offset = 16; offset > 0; offset /= 2) {
-#pragma unroll
-        for (i32 k = 0; k < kRows; ++k) sum[k] = Add(sum[k], __shfl_xor_sync(0xffffffffu, sum[k], offset));
-      }
-#pragma unroll
-      for (i32 k = 0; k < kRows; ++k) {
-        if (Lane() == 0 && row + k * kApart < rows) store(row + k * kApart, sum[k]);
-      }
-    }
-  }
   EVT_FN void AwaitBarrier(u32 barrier, u32 parity, u32 cause) {
-    for (u32 poll = 1; !this->aborted_ && !Port::BarrierTry(barrier, parity); ++poll) {
+    for (u32 poll = 1; end == kGoesOn && !Port::BarrierTry(barrier, parity); ++poll) {
       this->Stalls(Leader());
       if (poll % kPollsPerCheck == 0) {
-        this->aborted_ = this->Ended(kRoleCompute, cause);
+        if (this->Ended(kRoleCompute, cause)) end = kAborted;
       }
     }
     this->StallEnds(Leader());
@@ -312,8 +344,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
         : "=r"(any)
         : "r"(static_cast<u32>(ended)), "n"(kComputeThreads)
         : "memory");
-    this->aborted_ = leaves = any != 0;
-    return leaves;
+    end = any != 0 ? kLeaves : kGoesOn;
+    return Leaves();
   }
 };
 

@@ -6,31 +6,20 @@
 
 namespace eventide {
 
-// All warps on one chunk, each on 16 rows of its own (and a part of wide heads); chunks are merged in registers, and in
-// some of the task's memory where these have no room.
+// What a tile of many rows has merged of its chunks so far: all warps work on one chunk, each on 16 rows of its own (and a
+// part of wide heads). In registers, and in some of the task's memory where these have no room.
 template <class Port, class T>
-class GpuLongAttentionTile : public GpuAttentionTile<Port, T> {
-  using Base = GpuAttentionTile<Port, T>;
-  using Base::first_dim_, Base::first_row_, Base::slot_, Base::state_, Base::sums_, Base::thread_, Base::unit_,
-      Base::units_;
+class GpuLongAttention {
+  using Tile = GpuAttentionTile<Port, T>;
+  static constexpr i32 kRows = Tile::kRows, kDims = Tile::kDims;
 
  public:
-  using Base::kDims, Base::kRows;
   static constexpr i32 kKept = kDims / 8 - Port::kMergedAside;  // blocks of 8 dims in registers
   static constexpr i32 kPageBlocks = static_cast<i32>(kPageBytes) / (4 * 4 * static_cast<i32>(kComputeThreads));
   static constexpr i32 kPages = CeilDiv(Port::kMergedAside, kPageBlocks);
   static_assert(kPages <= kMaxLongPages && kPages < Port::kLongFloor);
 
-  template <class W>
-  EVT_FN GpuLongAttentionTile(W& w, i32 head_dim, const LongMemory& memory) : Base(w) {
-    // Constants where heads are no wider than a warp's share.
-    const i32 blocks = Rows(head_dim) / kRows;
-    units_ = static_cast<i32>(kComputeWarps);
-    slot_ = 0;
-    unit_ = static_cast<i32>(thread_ / 32);
-    const i32 part = head_dim <= kDims ? 0 : unit_ / blocks;
-    first_row_ = (unit_ - part * blocks) * kRows;
-    first_dim_ = part * kDims;
+  EVT_FN void Start(const Tile& tile, i32, const LongMemory& memory) {
 #pragma unroll
     for (i32 n = 0; n < kKept; ++n) {
 #pragma unroll
@@ -39,57 +28,52 @@ class GpuLongAttentionTile : public GpuAttentionTile<Port, T> {
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
 #pragma unroll 1
-      for (i32 n = kKept; n < kDims / 8; ++n) *Aside(memory, n, h) = make_float2(0.0f, 0.0f);
-      State(memory, h) = {BitsFloat(0xff800000u), 0.0f};
+      for (i32 n = kKept; n < kDims / 8; ++n) *Aside(tile, memory, n, h) = make_float2(0.0f, 0.0f);
+      State(tile, memory, h) = {BitsFloat(0xff800000u), 0.0f};
     }
-    this->Clear();
   }
 
   // Of a task at most.
   static EVT_FN constexpr i32 Rows(i32 head_dim) {
     return static_cast<i32>(kComputeWarps) / CeilDiv(head_dim, kDims) * kRows;
   }
-  template <class Begin, class End>
-  EVT_FN void Page(const QueryRows<T>& queries, const KvView<T, GpuPage>& keys, const KvView<T, GpuPage>& values, i32,
-                   i32 page_tokens, i32 rows, i32 head_dim, const Begin& begin, const End& end) {
-    this->template Pages<true>(queries, keys, values, page_tokens, rows, head_dim, begin, end);
-  }
 
-  // The chunk joins those before it.
-  EVT_FN void Merge(i32, i32 head_dim, const LongMemory& memory) {
+  // The chunk that the tile has worked on joins those before it.
+  EVT_FN void Merge(const Tile& tile, i32, i32 head_dim, const LongMemory& memory) {
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
-      const SoftmaxMerge merge = MergeStates(State(memory, h), state_[h]);
+      const SoftmaxMerge merge = MergeStates(State(tile, memory, h), tile.state_[h]);
       __syncwarp();  // four lanes have the row
-      State(memory, h) = merge.state;
+      State(tile, memory, h) = merge.state;
 #pragma unroll
       for (i32 n = 0; n < kKept; ++n) {
         if (n * 8 >= head_dim) continue;
 #pragma unroll
-        for (i32 i = h * 2; i < h * 2 + 2; ++i) merged_[n][i] = MergeValue(merge, merged_[n][i], sums_[n][i]);
+        for (i32 i = h * 2; i < h * 2 + 2; ++i) merged_[n][i] = MergeValue(merge, merged_[n][i], tile.sums_[n][i]);
       }
 #pragma unroll
       for (i32 n = kKept; n < kDims / 8; ++n) {
         if (n * 8 >= head_dim) continue;
-        float2& at = *Aside(memory, n, h);
-        at = make_float2(MergeValue(merge, at.x, sums_[n][h * 2]), MergeValue(merge, at.y, sums_[n][h * 2 + 1]));
+        float2& at = *Aside(tile, memory, n, h);
+        at = make_float2(MergeValue(merge, at.x, tile.sums_[n][h * 2]),
+                         MergeValue(merge, at.y, tile.sums_[n][h * 2 + 1]));
       }
     }
-    this->Clear();
   }
   // store(row, dim, eight): what attention says, eight neighbours at a time, by way of the queries' memory, which
   // nobody reads any more.
   template <class F>
-  EVT_FN void Output(const QueryRows<T>& queries, i32 rows, i32 head_dim, const LongMemory& memory, const F& store) {
-    const i32 lane = static_cast<i32>(thread_ % 32), mask = KvSwizzle(head_dim);
+  EVT_FN void Output(const Tile& tile, const QueryRows<T>& queries, i32 rows, i32 head_dim, const LongMemory& memory,
+                     const F& store) {
+    const i32 lane = static_cast<i32>(tile.thread_ % 32), mask = KvSwizzle(head_dim);
 #pragma unroll
     for (i32 h = 0; h < 2; ++h) {
-      const i32 row = Row(h);
-      const float sum = State(memory, h).sum;
+      const i32 row = Row(tile, h);
+      const float sum = State(tile, memory, h).sum;
       const float inverse = sum > 0.0f ? Divide(1.0f, sum) : 0.0f;
       T* to = queries.At(row, head_dim) + lane % 4 * 2;
       const auto put = [&](i32 n, float low, float high) {
-        const i32 dim = first_dim_ + n * 8;
+        const i32 dim = tile.first_dim_ + n * 8;
         if (dim >= head_dim) return;
         const Two<T> pair = {Storage<T>::From(Multiply(low, inverse)), Storage<T>::From(Multiply(high, inverse))};
         pair.To(to + KvColumn(mask, row, dim));
@@ -98,31 +82,34 @@ class GpuLongAttentionTile : public GpuAttentionTile<Port, T> {
       for (i32 n = 0; n < kKept; ++n) put(n, merged_[n][h * 2], merged_[n][h * 2 + 1]);
 #pragma unroll
       for (i32 n = kKept; n < kDims / 8; ++n) {
-        const float2 merged = *Aside(memory, n, h);
+        const float2 merged = *Aside(tile, memory, n, h);
         put(n, merged.x, merged.y);
       }
     }
     __syncwarp();
-    const i32 pieces = Min(head_dim - first_dim_, kDims) / 8;
+    const i32 pieces = Min(head_dim - tile.first_dim_, kDims) / 8;
 #pragma unroll 1
-    for (i32 i = lane; i < Min(kRows, rows - first_row_) * pieces; i += 32) {
-      const i32 row = first_row_ + i / pieces, dim = first_dim_ + i % pieces * 8;
+    for (i32 i = lane; i < Min(kRows, rows - tile.first_row_) * pieces; i += 32) {
+      const i32 row = tile.first_row_ + i / pieces, dim = tile.first_dim_ + i % pieces * 8;
       store(row, dim, Neighbours<T, 8>::Of(queries.At(row, head_dim) + KvColumn(mask, row, dim)));
     }
   }
 
  private:
   // Of a block of dims that is not kept, this thread's two sums of a row.
-  EVT_FN float2* Aside(const LongMemory& memory, i32 n, i32 h) const {
+  EVT_FN float2* Aside(const Tile& tile, const LongMemory& memory, i32 n, i32 h) const {
     const i32 at = n - kKept;
     return reinterpret_cast<float2*>(memory.pages[at / kPageBlocks]) +
-           (at % kPageBlocks * 2 + h) * static_cast<i32>(kComputeThreads) + static_cast<i32>(thread_);
+           (at % kPageBlocks * 2 + h) * static_cast<i32>(kComputeThreads) + static_cast<i32>(tile.thread_);
   }
   // Each warp has its own, also those that have parts of the same rows: they would have to wait for each other.
-  EVT_FN SoftmaxState& State(const LongMemory& memory, i32 h) const {
-    return reinterpret_cast<SoftmaxState*>(memory.near)[unit_ * kRows + static_cast<i32>(thread_ % 32) / 4 + h * 8];
+  EVT_FN SoftmaxState& State(const Tile& tile, const LongMemory& memory, i32 h) const {
+    return reinterpret_cast<SoftmaxState*>(memory.near)[tile.thread_ / 32 * kRows + tile.thread_ % 32 / 4 + h * 8];
   }
-  EVT_FN i32 Row(i32 h) const { return first_row_ + static_cast<i32>(thread_ % 32) / 4 + h * 8; }
+  EVT_FN i32 Row(const Tile& tile, i32 h) const {
+    return tile.first_row_ + static_cast<i32>(tile.thread_ % 32) / 4 + h * 8;
+  }
+
   float merged_[kKept][4];
 };
 

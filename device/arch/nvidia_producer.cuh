@@ -56,7 +56,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
     if constexpr (kAlone || !Port::kOneThreadCopies) {
       f(*this);
     } else {
-      GpuProducer<Port, kLane, true> one(this->shared, this->pages, this->program);
+      GpuProducer<Port, kLane, true> one(this->shared);
       one.Continue(*this);
       __syncwarp();
       const bool elected = Port::ElectOne();

@@ -28,13 +28,11 @@ EVT_FN void ShareNodes(const P& p, SharedState& shared, const ProgramRecord& rec
 // Works out once what every walk over the program would at every layer.
 template <class P>
 EVT_FN void ShareGrids(const P& p, SharedState& shared) {
-  const int last = p.Sections() - 1;
-  const i32 grids = last < 0 ? 0 : p.FirstGrid(last) + p.GridCount(last);
   const i32 grid = static_cast<i32>(threadIdx.x);
-  if (grid >= Min(grids, kSharedGrids)) return;
-  GridTurn turn = UnknownTurn(p, grid);
-  if (p.StepKnown(grid)) Evaluate(p, shared.step, grid, 0, static_cast<i32>(gridDim.x), turn);
-  shared.grids[grid] = turn;
+  const bool mine = grid < CountKnownGrids(p);
+  if (mine) shared.grids[grid] = KnownTurn(p, shared.step, grid, static_cast<i32>(gridDim.x));
+  __syncthreads();
+  if (mine) shared.grids[grid].idle = IdleBehind(p, shared.grids, grid);
 }
 
 // Entry of every worker: sets up shared memory, derives the step's dims, clears the other counter
@@ -48,7 +46,6 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   const u32 page_count = (dynamic_bytes - kPagesAt) / kPageBytes;
   SharedState& shared = *reinterpret_cast<SharedState*>(memory);
   u8* scratch = memory + kSharedStateBytes;
-  u8* pages = memory + kPagesAt;
   const P p{shared.program};
   if (threadIdx.x == 0) {
     shared.program = record;
@@ -122,9 +119,9 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
   const u32 warp = threadIdx.x / 32;
   if (warp < kComputeWarps) {
     Port::TakeRegisters();
-    GpuCompute<Roles> compute(shared, pages, scratch, program);
+    GpuCompute<Roles> compute(shared);
     if constexpr (kTimeline) compute.TimeStep(kRoleCompute);
-    FollowCompute(p, compute);
+    FollowCompute(P{compute.program}, compute);
     if constexpr (kTimeline) compute.TimeStepEnd();
     if (compute.Leader()) {
       compute.SetCause(kRoleCompute, kAbortNone);
@@ -135,26 +132,26 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     if (warp == kStreamWarp) {
       using Stream = GpuProducer<Roles, kLaneStream, Port::kOneThreadCopies>;
       if (!Stream::kAlone || Port::ElectOne()) {
-        Stream stream(shared, pages, program);
+        Stream stream(shared);
         if constexpr (kTimeline) stream.TimeStep(kRoleStream);
-        RunStream(p, stream);
+        RunStream(P{stream.program}, stream);
         if constexpr (kTimeline) stream.TimeStepEnd();
         stream.Drain();
         stream.SetCause(kRoleStream, kAbortNone);
       }
     } else if (warp == kInputWarp) {
-      GpuProducer<Roles, kLaneInput, false> input(shared, pages, program);
+      GpuProducer<Roles, kLaneInput, false> input(shared);
       if constexpr (kTimeline) input.TimeStep(kRoleInput);
-      FollowInput(p, input);
+      FollowInput(P{input.program}, input);
       if constexpr (kTimeline) input.TimeStepEnd();
       input.Drain();
       input.SetCause(kRoleInput, kAbortNone);
     } else if (warp == kWalkWarp) {
-      GpuWalker<Port> walker(shared, pages, program);
-      RunWalk(p, walker);
+      GpuWalker<Port> walker(shared);
+      RunWalk(P{walker.program}, walker);
     } else {
-      GpuNotifier<Port> notifier(shared, pages, program);
-      notifier.Run(p);
+      GpuNotifier<Port> notifier(shared);
+      notifier.Run(P{notifier.program});
     }
   }
 }

@@ -94,9 +94,11 @@ struct ExampleWorker {
   // The sum of n values of each row, in a fixed tree: 32 virtual lanes, lane l adds i = l, l + 32, ... in
   // order, then lanes are added pairwise (l and l + 16, then + 8, + 4, + 2, + 1). load(row, i) gives a
   // value; store(row, sum) is called once per row by one thread. No barrier.
-  // kTogether: of a thread's rows, so many may be loaded together, where the code is worth it.
-  template <i32 kTogether = 1, class Load, class Store>
+  template <class Load, class Store>
   void RowSums(i32 rows, i32 n, const Load& load, const Store& store);
+  // The same of n floats of memory, from(row), of each row: loads of several are under way.
+  template <class From, class Store>
+  void SumsFrom(i32 rows, i32 n, const From& from, const Store& store);
 
   // Prefix sums of ops/scan.h, without its barriers.
   void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals);
@@ -115,7 +117,9 @@ struct ExampleWorker {
   void Ready();       // input role: the task's events have fired; handed to AwaitReady in task order
   bool AwaitReady();  // compute role
   template <class P>
-  struct GridTurn TurnOf(const P& p, i32 grid) const;  // UnknownTurn, or what is remembered of the grid
+  void KnowTurns(const P& p);  // before a walk: what is known of all grids is worked out, if it has not been
+  template <class P>
+  struct GridTurn TurnOf(const P& p, i32 grid) const;  // what is remembered of a grid, or UnknownTurn
   template <class P>
   void Done(const P& p, const struct TaskName& task);  // compute role: sends the task's notifies, now or soon
   void Finished();    // one more task done: the progress word
@@ -130,8 +134,9 @@ template <class T>
 struct ExampleAttentionTile {
   explicit ExampleAttentionTile(ExampleWorker& w);
   static i32 Units(i32 rows, i32 head_dim);
-  // Which of the wave's chunks this group works on (there may be fewer); its sums are cleared.
-  i32 Start(i32 rows, i32 head_dim);
+  // Which of the wave's chunks this group works on (there may be fewer), if `units` groups take a chunk: Units of them,
+  // or all groups; its sums are cleared.
+  i32 Start(i32 units, i32 rows, i32 head_dim);
   // Calls visit(number, ahead) for the pages of the wave's chunk `slot`, `ahead` of the wave's first one, where
   // pages(of) is how many chunk `of` of `chunks` has and all are in the order of AttentionPages.
   // Returns the pages of all.
@@ -157,18 +162,21 @@ struct ExampleAttentionTile {
   void Store(i32 rows, i32 head_dim, const At& at) const;
 };
 
-// Attention of a tile of many rows by all groups together, each on rows of its own, chunk after chunk, as
-// LongAttentionTile<T>: what ExampleAttentionTile has, but for Units, Start, ForEachPage and Store.
+// A tile of many rows, on whose chunks all groups work together, each on rows of its own: what it has merged of them, as
+// LongAttention<T>.
 template <class T>
-struct ExampleLongAttentionTile : ExampleAttentionTile<T> {
+struct ExampleLongAttention {
+  using Tile = ExampleAttentionTile<T>;
   static constexpr i32 kPages = 0;  // of memory, beside the one for queries; at most kMaxLongPages
-  ExampleLongAttentionTile(ExampleWorker& w, i32 head_dim, const struct LongMemory& memory);
   static i32 Rows(i32 head_dim);  // of a tile at most; an even number
-  // The chunk joins those before it; the next begins.
-  void Merge(i32 rows, i32 head_dim, const struct LongMemory& memory);
+  // Nothing yet; before that it is nothing at all.
+  void Start(const Tile& tile, i32 head_dim, const struct LongMemory& memory);
+  // The tile's chunk joins those before it.
+  void Merge(const Tile& tile, i32 rows, i32 head_dim, const struct LongMemory& memory);
   // store(row, dim, eight): attention's results, eight neighbours at a time. May write over the queries.
   template <class Queries, class F>
-  void Output(const Queries& queries, i32 rows, i32 head_dim, const struct LongMemory& memory, const F& store);
+  void Output(const Tile& tile, const Queries& queries, i32 rows, i32 head_dim, const struct LongMemory& memory,
+              const F& store);
 };
 
 // Products of a tile of packed weights with a tile of activations (ops/linear.h), as the worker's member

@@ -8,6 +8,7 @@
 #include "device/arch/cpu_linear.h"
 #include "device/arch/host_attention.h"
 #include "device/arch/host_sums.h"
+#include "device/arch/host_turns.h"
 #include "device/atomic.h"
 #include "device/event.h"
 #include "device/loop.h"
@@ -127,13 +128,13 @@ struct SimPage {
 };
 
 // One role of one worker.
-struct SimWorker {
+struct SimWorker : HostWords<SimWorker> {
   template <class T, int kTokens>
   using LinearTile = CpuLinearTile<0, T, kTokens>;
   template <class T>
   using AttentionTile = HostAttentionTile<T>;
   template <class T>
-  using LongAttentionTile = HostLongAttentionTile<T>;
+  using LongAttention = HostLongAttention<T>;
   static constexpr i32 kGroups = 1;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = true;
@@ -145,6 +146,7 @@ struct SimWorker {
   const ProgramRecord* program;
   SimShared* shared;
   TaskName task;
+  HostTurns turns;
   u32 asked, taken[kLanes], dropped[kLanes], tasks, finished;
   void* held;  // where copies wait (a negative control); null otherwise
 
@@ -258,25 +260,6 @@ struct SimWorker {
   EVT_FN u8* Scratch() { return shared->scratch; }
   EVT_FN u8* Memo() { return shared->scratch + kScratchBytes; }
   u32 Arrive(u32* counter) { return SimSync::FetchAddAcqRel(counter, 1); }
-  EVT_FN void ScanRows(i32* values, i32 arrays, i32 stride, i32 n, i32* totals) {
-    ScanRowsInTurn(values, arrays, stride, n, totals);
-  }
-  template <class From>
-  EVT_FN void Bring(float* to, i32 rows, i32 n, const From& from) {
-    for (i32 row = 0; row < rows; ++row) __builtin_memcpy(to + row * n, from(row), static_cast<u32>(n) * sizeof(float));
-  }
-  template <class Load, class Store>
-  EVT_FN void Fetch(i32 n, const Load& load, const Store& store) {
-    Parallel(n, [&](i32 i) { store(i, load(i)); });
-  }
-  template <class Key, class Store>
-  EVT_FN void TopOfRows(i32 rows, i32 n, i32 k, const Key& key, const Store& store) {
-    Parallel(rows, [&](i32 row) { TopOfRow(row, n, k, key, store); });
-  }
-  template <i32 = 1, class Load, class Store>
-  EVT_FN void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
-    Parallel(rows, [&](i32 row) { store(row, LaneSum(row, n, load)); });
-  }
   static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }
 
   // --- the loop
@@ -326,8 +309,12 @@ struct SimWorker {
     }
   }
   template <class P>
+  EVT_FN void KnowTurns(const P& p) {
+    turns.Know(p, step, workers);
+  }
+  template <class P>
   EVT_FN GridTurn TurnOf(const P& p, i32 grid) const {
-    return UnknownTurn(p, grid);
+    return turns.Of(p, grid);
   }
   template <class P>
   EVT_FN void Done(const P& p, const TaskName& done) {

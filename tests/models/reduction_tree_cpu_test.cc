@@ -124,7 +124,11 @@ struct TreeWorker : CpuWorker<kCpuPortable> {
   template <class T>
   using AttentionTile = std::conditional_t<kTree == Tree::kAttentionPages, HalvingAttentionTile<T>,
                                            HostAttentionTile<T>>;
-  template <i32 = 1, class Load, class Store>
+  template <class From, class Store>
+  void SumsFrom(i32 rows, i32 n, const From& from, const Store& store) {
+    RowSums(rows, n, [&](i32 row, i32 i) { return from(row)[i]; }, store);
+  }
+  template <class Load, class Store>
   void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     if (kTree != Tree::kRowSums || rows == 1)
       return CpuWorker<kCpuPortable>::RowSums(rows, n, load, store);

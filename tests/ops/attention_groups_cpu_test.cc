@@ -27,9 +27,9 @@ class GroupTile : public HostAttentionTile<T> {
   template <class W>
   explicit GroupTile(W& w) : HostAttentionTile<T>(w), group_(w.group) {}
 
-  i32 Start(i32 rows, i32 head_dim) {
-    HostAttentionTile<T>::Start(rows, head_dim);
-    return group_;
+  i32 Start(i32 units, i32 rows, i32 head_dim) {
+    HostAttentionTile<T>::Start(units, rows, head_dim);
+    return units == 1 ? group_ : 0;
   }
   template <class Pages, class Visit>
   i32 ForEachPage(i32 slot, i32 chunks, const Pages& pages, const Visit& visit) {
@@ -55,7 +55,7 @@ struct GroupWorker {
   template <class T>
   using AttentionTile = GroupTile<T>;
   template <class T>
-  using LongAttentionTile = HostLongAttentionTile<T>;  // all groups do the same
+  using LongAttention = HostLongAttention<T>;  // all groups do the same
   static constexpr i32 kGroups = eventide::kGroups;
   static constexpr bool kSwizzledKv = false;
   static constexpr bool kPagesAreCopies = false;
@@ -84,7 +84,7 @@ struct GroupWorker {
   void Parallel(i32 n, const F& f) {
     for (i32 i = group; i < n; i += kGroups) f(i);
   }
-  template <i32 = 1, class Load, class Store>
+  template <class Load, class Store>
   void RowSums(i32 rows, i32 n, const Load& load, const Store& store) {
     for (i32 row = group; row < rows; row += kGroups) store(row, LaneSum(row, n, load));
   }
