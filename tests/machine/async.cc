@@ -29,6 +29,13 @@ void Store(Block& block, uint32_t address, Mbarrier barrier) {
   std::memcpy(block.shared + address, &barrier, sizeof(barrier));
 }
 
+void Arrive(Block& block, uint32_t address, uint32_t count) {
+  Mbarrier barrier = Load(block, address);
+  if (barrier.pending < count) throw Fault(Text(count, " arrivals at an mbarrier that expects ", barrier.pending + 0, " more"));
+  barrier.pending -= count;
+  Store(block, address, barrier);
+}
+
 uint32_t SharedAddress(const Warp& w, const Instruction& i, int lane) {
   return w.At<uint32_t>(i.a[0])[lane] + static_cast<uint32_t>(i.offset);
 }
@@ -59,7 +66,7 @@ void ArriveNow(Warp& w, const Instruction& i, uint32_t lanes) {
     Clock& handed = w.block->handed[address];
     Release(w, handed);
     try {
-      Arrive(*w.block, address, i.code == 1 ? 1 : n, handed);
+      Arrive(*w.block, address, i.code == 1 ? 1 : n);
     } catch (const Fault& fault) {
       Fail(w, i, fault.what());
     }
@@ -194,16 +201,8 @@ bool DecodeBarrierWord(Decoder& d) {
 
 }  // namespace
 
-void Arrive(Block& block, uint32_t address, uint32_t count, const Clock&) {
-  Mbarrier barrier = Load(block, address);
-  if (barrier.pending < count) throw Fault(Text(count, " arrivals at an mbarrier that expects ", barrier.pending + 0, " more"));
-  barrier.pending -= count;
-  Store(block, address, barrier);
-}
-
 void Defer(Warp& w, Deferred deferred, const Instruction& at) {
   Block& block = *w.block;
-  deferred.line = at.text->line;
   deferred.agent = block.first_agent + static_cast<uint32_t>(block.warps.size()) + block.next_engine++ % kEngines;
   // A copy is its engine's doing, after all that its warp has done so far.
   Clock& engines = block.grid->engines;
@@ -228,7 +227,7 @@ void RunDeferred(Block& block, size_t index) {
   for (const uint32_t word : deferred.poisoned) std::memset(block.shared + word, 0xff, 4);
   Clock& handed = block.handed[deferred.barrier];
   Join(handed, deferred.clock);
-  if (deferred.arrives) return Arrive(block, deferred.barrier, 1, handed);
+  if (deferred.arrives) return Arrive(block, deferred.barrier, 1);
   Mbarrier barrier = Load(block, deferred.barrier);
   for (const Warp::Piece& piece : deferred.pieces) barrier.bytes -= piece.bytes;
   Store(block, deferred.barrier, barrier);

@@ -180,8 +180,7 @@ struct Warp {
 
 // A copy, or arrivals, that happen some time after the instruction.
 struct Deferred {
-  int line = 0;
-  Clock clock;  // when it was issued
+  Clock clock;         // when it was issued, its engine's own included
   uint32_t agent = 0;  // the engine
   std::vector<Warp::Piece> pieces;
   std::vector<uint32_t> poisoned;  // words of shared memory that become NaN: read in a race
@@ -194,7 +193,7 @@ struct Deferred {
 
 struct Barrier {
   uint32_t expected = 0, arrived = 0;
-  uint32_t votes = 0, result = 0;
+  uint32_t votes = 0;
   Clock clock;
 };
 
@@ -271,9 +270,6 @@ uint8_t* GlobalAt(Warp& warp, uint64_t address, uint32_t bytes, Access access, c
 void Release(Warp& warp, Clock& handed);
 void Acquire(Warp& warp, const Clock& handed);
 
-// mbarriers of shared memory: arrivals of agents whose clock is given.
-void Arrive(Block& block, uint32_t address, uint32_t count, const Clock& clock);
-void CompleteBytes(Block& block, uint32_t address, uint32_t bytes, const Clock& clock);
 // Something that happens later, at a random time.
 void Defer(Warp& warp, Deferred deferred, const Instruction& at);
 void RunDeferred(Block& block, size_t index);

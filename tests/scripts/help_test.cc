@@ -25,7 +25,7 @@ TEST_CASE("every script tells its usage when it is asked for it, and does nothin
   for (const auto& entry : fs::directory_iterator(SourceFile("scripts"))) {
     if (entry.is_regular_file()) fs::copy(entry.path(), tree / "scripts");
   }
-  for (const std::string script : {"build", "test", "quickstart", "gpu-test", "gpu-shapes"}) {
+  for (const std::string script : {"build", "test", "quickstart", "ptx-machine", "gpu-test", "gpu-shapes"}) {
     for (const std::string flag : {"--help", "-h"}) {
       CAPTURE(script, flag);
       CHECK(Script(tree, script + "' " + flag) == 0);
