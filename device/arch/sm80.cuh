@@ -14,8 +14,8 @@ struct Sm80 {
   static constexpr u32 kFullArrivals = 32;  // every lane of the producer
   // Half of what ports have that move registers: all threads have 168, and sums of 128 dims spill.
   static constexpr i32 kAttentionDims = 64;
-  static constexpr i32 kMergedAside = 0;  // blocks of 8 of these dims whose merged sums have no registers
-  static constexpr u32 kLongFloor = 1;    // pages of the stream lane that a task of many rows has at once
+  static constexpr i32 kMergedAside = 4;  // blocks of 8 of these dims whose merged sums have no registers
+  static constexpr u32 kLongFloor = 2;    // pages of the stream lane that a task of many rows has at once
   static constexpr i32 kAttentionTokens = 32;
 
   static EVT_FN bool ElectOne() { return LaneId() == 0; }
