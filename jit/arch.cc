@@ -14,9 +14,9 @@ constexpr const char* kBulkCopyFixedRegisters = "device/arch/sm120.cuh";
 
 // Shared memory: CUDA programming guide, technical specifications per compute capability.
 constexpr GpuArch kArchs[] = {
-    {"sm_80", 8, 0, 163 * 1024, kCopyByThreads, 1, false, false, false, false, false},
-    {"sm_86", 8, 6, 99 * 1024, kCopyByThreads, 1, false, false, false, false, false},
-    {"sm_89", 8, 9, 99 * 1024, kCopyByThreads, 1, false, false, false, false, false},
+    {"sm_80", 8, 0, 163 * 1024, kCopyByThreads, 2, false, false, false, false, false},
+    {"sm_86", 8, 6, 99 * 1024, kCopyByThreads, 2, false, false, false, false, false},
+    {"sm_89", 8, 9, 99 * 1024, kCopyByThreads, 2, false, false, false, false, false},
     {"sm_90a", 9, 0, 227 * 1024, kWarpgroups, 3, true, true, true, true, false},
     {"sm_100a", 10, 0, 227 * 1024, kBulkCopy, 3, true, true, false, true, true},
     {"sm_103a", 10, 3, 227 * 1024, kBulkCopy, 3, true, true, false, true, true},
