@@ -1,5 +1,5 @@
 // The machine that runs PTX: it computes what kernels say, and objects to what they must not do.
-#include "tests/machine/machine.h"
+#include "machine/machine.h"
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/test.h"

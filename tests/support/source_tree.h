@@ -24,7 +24,7 @@ using Breaches = std::vector<std::string>;
 inline const std::vector<std::string>& Folders() {
   static const std::vector<std::string> folders = {
       "core",   "device", "ops",   "schedulers", "jit",   "runtime", "formats", "text",
-      "models", "serve",  "stress", "tools", "bench",      "tests", "cmake",   "scripts", "docs"};
+      "models", "serve",  "stress", "machine", "tools", "bench", "tests", "cmake",   "scripts", "docs"};
   return folders;
 }
 
@@ -79,7 +79,8 @@ inline bool IsFreestanding(const File& f) {
 }
 // Not a program of its own: what a user links.
 inline bool IsLibrary(const File& f) {
-  static const std::set<std::string> programs = {"tools", "bench", "tests"};
+  // machine/ is an instrument of tests: a fault leaves it from the middle of an instruction.
+  static const std::set<std::string> programs = {"tools", "bench", "tests", "machine"};
   return IsCode(f) && !programs.count(FolderOf(f.path));
 }
 

@@ -33,6 +33,8 @@ inline const std::map<std::string, std::vector<std::string>>& Arrows() {
       // Workloads made of ops and requests, against a reference; any backend.
       {"stress", {"core/", "schedulers/", "runtime/", "models/", "serve/", "ops/", "device/abi.h",
         "device/layout.h"}},
+      // Runs whatever PTX there is; storage types convert as kernels' do.
+      {"machine", {"device/dtype.h"}},
       {"tools",
        {"core/", "formats/", "text/", "jit/", "models/", "runtime/", "schedulers/", "serve/",
         "stress/", "device/abi.h"}},

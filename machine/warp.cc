@@ -1,5 +1,5 @@
 // What lanes of a warp and warps of a block do together: shuffles, votes, barriers.
-#include "tests/machine/decode.h"
+#include "machine/decode.h"
 
 namespace eventide::machine {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <type_traits>
 
-#include "tests/machine/decode.h"
+#include "machine/decode.h"
 
 namespace eventide::machine {
 

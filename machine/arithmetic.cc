@@ -3,8 +3,8 @@
 #include <cmath>
 #include <type_traits>
 
-#include "tests/machine/functions.h"
-#include "tests/machine/maps.h"
+#include "machine/functions.h"
+#include "machine/maps.h"
 
 namespace eventide::machine {
 namespace {

@@ -1,7 +1,7 @@
 // Memory as instructions reach it: within bounds, aligned, in no race.
 #include <tuple>
 
-#include "tests/machine/machine.h"
+#include "machine/machine.h"
 
 namespace eventide::machine {
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/machine/ptx_text.h"
-#include "tests/machine/shadow.h"
+#include "machine/ptx_text.h"
+#include "machine/shadow.h"
 
 namespace eventide::machine {
 

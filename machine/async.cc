@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/machine/decode.h"
-#include "tests/machine/tensor_map.h"
+#include "machine/decode.h"
+#include "machine/tensor_map.h"
 
 namespace eventide::machine {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "device/dtype.h"
-#include "tests/machine/decode.h"
+#include "machine/decode.h"
 
 namespace eventide::machine {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/machine/ptx_text.h"
+#include "machine/ptx_text.h"
 
 #include <algorithm>
 #include <cctype>

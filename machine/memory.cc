@@ -1,7 +1,7 @@
 // Loads, stores, atomics, and the forms of addresses.
 #include <algorithm>
 
-#include "tests/machine/decode.h"
+#include "machine/decode.h"
 
 namespace eventide::machine {
 namespace {

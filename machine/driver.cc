@@ -15,9 +15,9 @@
 #include <mutex>
 #include <string>
 
-#include "tests/machine/machine.h"
-#include "tests/machine/mark.h"
-#include "tests/machine/tensor_map.h"
+#include "machine/machine.h"
+#include "machine/mark.h"
+#include "machine/tensor_map.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/machine/machine.h"
+#include "machine/machine.h"
 
 namespace eventide::machine {
 

@@ -1,4 +1,4 @@
-#include "tests/machine/shadow.h"
+#include "machine/shadow.h"
 
 namespace eventide::machine {
 

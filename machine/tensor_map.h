@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/machine/machine.h"
+#include "machine/machine.h"
 
 namespace eventide::machine {
 

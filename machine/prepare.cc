@@ -1,7 +1,7 @@
 // A warp before its first instruction: registers, constants, special registers.
 #include <algorithm>
 
-#include "tests/machine/machine.h"
+#include "machine/machine.h"
 
 namespace eventide::machine {
 namespace {

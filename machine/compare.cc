@@ -2,7 +2,7 @@
 #include <cmath>
 #include <map>
 
-#include "tests/machine/maps.h"
+#include "machine/maps.h"
 
 namespace eventide::machine {
 namespace {

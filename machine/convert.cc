@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "device/dtype.h"
-#include "tests/machine/maps.h"
+#include "machine/maps.h"
 
 namespace eventide::machine {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/machine/mark.h"
+#include "machine/mark.h"
 
 namespace {
 
@@ -20,7 +20,7 @@ using eventide::machine::kPtxMark;
 void* RealNvrtc() {
   static void* library = [] {
     const char* chosen = std::getenv("PTX_MACHINE_NVRTC");
-    if (chosen != nullptr) return dlopen(chosen, RTLD_NOW | RTLD_LOCAL);
+    if (chosen != nullptr && *chosen != 0) return dlopen(chosen, RTLD_NOW | RTLD_LOCAL);
     for (const char* pattern :
          {"/usr/local/cuda*/lib64/libnvrtc.so.1[23]", "/usr/*/lib/python3*/*-packages/nvidia/*/lib/libnvrtc.so.1[23]",
           "/usr/lib/python3*/*-packages/nvidia/*/lib/libnvrtc.so.1[23]"}) {

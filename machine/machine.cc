@@ -1,4 +1,4 @@
-#include "tests/machine/machine.h"
+#include "machine/machine.h"
 
 #include <algorithm>
 #include <bit>

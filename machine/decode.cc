@@ -1,4 +1,4 @@
-#include "tests/machine/decode.h"
+#include "machine/decode.h"
 
 #include <cctype>
 
