@@ -12,7 +12,7 @@ std::string Kernel(const std::string& body) {
   return absl::StrCat(
       ".version 9.0\n.target sm_90a\n.address_size 64\n"
       ".visible .entry k(\n  .param .u64 k_param_0\n)\n.maxntid 128\n{\n"
-      "  .reg .pred %p<9>;\n  .reg .b32 %r<20>;\n  .reg .f32 %f<9>;\n  .reg .b64 %rd<9>;\n"
+      "  .reg .pred %p<9>;\n  .reg .b16 %h<4>;\n  .reg .b32 %r<20>;\n  .reg .f32 %f<9>;\n  .reg .b64 %rd<9>;\n"
       "  .shared .align 16 .b8 room[256];\n  .shared .align 8 .b8 bar[16];\n"
       "  ld.param.u64 %rd0, [k_param_0];\n  mov.u32 %r0, %tid.x;\n  shl.b32 %r1, %r0, 2;\n"
       "  mul.wide.u32 %rd1, %r0, 4;\n  add.s64 %rd2, %rd0, %rd1;\n  mov.u32 %r10, room;\n"
@@ -81,6 +81,16 @@ TEST_CASE("the machine: shared memory between warps needs a barrier") {
   CHECK(Faults(stores + "  bar.warp.sync -1;\n" + loads, 64, "a race") == 10);
   const Outcome outcome = RunKernel(stores + "  bar.sync 0;\n" + loads, 64);
   for (uint32_t i = 0; i < 64; ++i) CHECK(outcome.memory[i] == (i ^ 32));
+}
+
+TEST_CASE("the machine: halves of a word are words of their own") {
+  // Threads of two warps write halves of the same words, or the same halves.
+  const auto kernel = [](const std::string& half) {
+    return "  add.s32 %r6, %r0, 1;\n  cvt.u16.u32 %h1, %r6;\n  shl.b32 %r4, %r3, 2;\n  add.s32 %r4, %r10, %r4;\n" +
+           half + "  add.s32 %r4, %r4, %r5;\n  st.shared.u16 [%r4], %h1;\n";
+  };
+  CHECK(Faults(kernel("  shl.b32 %r5, %r2, 1;\n"), 64, "") == 0);
+  CHECK(Faults(kernel("  mov.b32 %r5, 0;\n"), 64, "a race") == 10);
 }
 
 TEST_CASE("the machine: what a release hands over an acquire takes, and a relaxed word does not") {
