@@ -73,7 +73,12 @@ absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
   const PhaseSpan span(options.phases, "nvrtc");
   const Clock::time_point compile_start = Clock::now();
   ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Get());
+  const KernelCache cache(options.cache_folder.empty() ? KernelCache::DefaultFolder() : options.cache_folder);
   const auto make = [&]() -> absl::StatusOr<std::string> {
+    if (const absl::Status writable = options.must_keep ? cache.CheckWritable() : absl::OkStatus(); !writable.ok()) {
+      return absl::UnavailableError(absl::StrCat("kernels could not be kept: ", writable.message(),
+                                                 "; set EVENTIDE_CACHE_DIR to a folder that can be written"));
+    }
     ASSIGN_OR_RETURN(const Compiled compiled,
                      nvrtc->Compile(kernel.source, headers, arch, kStepKernel));
     return Pack(compiled);
@@ -87,8 +92,6 @@ absl::StatusOr<Kernel> BuildKernel(const Program& program, const GpuArch& arch,
       parts.push_back(header.name);
       parts.push_back(header.text);
     }
-    const KernelCache cache(options.cache_folder.empty() ? KernelCache::DefaultFolder()
-                                                         : options.cache_folder);
     ASSIGN_OR_RETURN(const CacheEntry entry, cache.GetOrMake(KernelCache::Key(parts), make));
     kernel.compiled = entry.made;
     kernel.kept = entry.kept;

@@ -15,6 +15,7 @@ namespace eventide {
 struct KernelOptions {
   std::vector<HeaderText> extra_headers;  // ops that are not part of Eventide, as "ops/<name>.h"
   bool use_cache = true;
+  bool must_keep = false;  // an error, before anything is compiled, where the cache could not keep it
   bool timeline = false;  // CodegenTarget::timeline
   bool packer = false;    // also the kernels that pack weights: one compile, one module
   std::string cache_folder;  // empty: $EVENTIDE_CACHE_DIR, or the user's cache folder

@@ -53,7 +53,8 @@ absl::Status DraftModel::Admit(uint32_t slot, SlotState* verifies) {
   const int64_t offset = int64_t{slot} * int64_t{sizeof(SlotState)};
   verifies->role = kSlotVerifies;
   verifies->partner = states_.address + static_cast<uint64_t>(offset);
-  verifies->draft_limit = 0;
+  // Its drafts are this model's: it looks none up.
+  verifies->draft_limit = verifies->draft_length = 0;
   SlotState state = {};
   state.history = verifies->history;
   state.history_length = verifies->history_length;

@@ -101,14 +101,10 @@ absl::StatusOr<std::vector<Program>> ProgramsOf(const Start& start, EngineFlags 
 // As a run with these flags compiles them (serve/backend.cc), so that the run finds them.
 absl::Status AddKernels(CacheFlags flags) {
   std::string folder;
-  ASSIGN_OR_RETURN(const KernelCache cache, OpenCache(&folder));
+  RETURN_IF_ERROR(OpenCache(&folder).status());
   ASSIGN_OR_RETURN(const auto archs, ArchsNamed(flags.archs));
   ASSIGN_OR_RETURN(const OpenedModel model, OpenModelForGpu(flags.engine));
   ASSIGN_OR_RETURN(const OpenedModel draft, OpenDraftModel(flags.engine, model));
-  if (const absl::Status writable = cache.CheckWritable(); !writable.ok()) {
-    return absl::UnavailableError(absl::StrCat("kernels could not be kept: ", writable.message(),
-                                               "; set EVENTIDE_CACHE_DIR to a folder that can be written"));
-  }
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   std::string text;
   Progress progress;
@@ -123,6 +119,7 @@ absl::Status AddKernels(CacheFlags flags) {
         KernelOptions options;
         options.packer = true;
         options.cache_folder = folder;
+        options.must_keep = true;
         ASSIGN_OR_RETURN(const Kernel kernel, BuildKernel(programs[i], *arch, options));
         progress.Clear();
         if (!kernel.kept) {

@@ -137,7 +137,12 @@ absl::Status RunGenerate(GenerateFlags& flags) {
   const DraftStats drafts = opened->engine->stats().drafts;
   ExitStats exits;
   exits.tokens = opened->engine->stats().computed_tokens;
-  ASSIGN_OR_RETURN(exits.left, opened->runner->TokensLeft());
+  // An interrupted run says what it has, also where the device answers no more.
+  if (auto left = opened->runner->TokensLeft(); left.ok()) {
+    exits.left = *std::move(left);
+  } else if (!interrupted) {
+    return left.status();
+  }
   const bool leaves = !exits.left.empty();
   if (json) {
     nlohmann::ordered_json out = GeneratedJson(g, opened->load_ms);

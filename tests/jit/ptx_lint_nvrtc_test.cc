@@ -22,7 +22,7 @@ struct CodeBound {
   int decoder, early_exit;  // instructions
 };
 constexpr CodeBound kCodeBounds[] = {
-    {"sm_80", 20750, 30730}, {"sm_90a", 23040, 33410}, {"sm_100a", 20200, 29320}, {"sm_120a", 20620, 29640}};
+    {"sm_80", 19500, 28780}, {"sm_90a", 20680, 30050}, {"sm_100a", 18090, 26330}, {"sm_120a", 18210, 26390}};
 constexpr int kInstructionBytes = 16;
 
 // Of CPU, on the machine of record: something has exploded. Times of shared machines say no more than that: kernels that
