@@ -21,11 +21,17 @@ std::string RaceOf(const Grid& grid, const Race& race) {
               grid.launch->code->module->Place(*static_cast<const PtxStatement*>(race.where)));
 }
 
+void CheckAlignment(const Warp& warp, uint64_t address, uint32_t bytes, const Instruction& at) {
+  if (bytes <= 16 && (bytes & (bytes - 1)) == 0 && address % bytes != 0)
+    Fail(warp, at, Text(bytes, " bytes at ", Hex{address}, ", which is not aligned"));
+}
+
 }  // namespace
 
 uint8_t* SharedAt(Warp& warp, uint32_t address, uint32_t bytes, Access access, const Instruction& at) {
   Block& block = *warp.block;
   const Grid& grid = *block.grid;
+  CheckAlignment(warp, address, bytes, at);
   if (uint64_t{address} + bytes > block.shared_bytes)
     Fail(warp, at, Text(bytes, " bytes at ", address, " of shared memory, which has ", block.shared_bytes));
   if (grid.settings.races && access <= Access::kWrite) {
@@ -39,15 +45,14 @@ uint8_t* SharedAt(Warp& warp, uint32_t address, uint32_t bytes, Access access, c
 
 uint8_t* GlobalAt(Warp& warp, uint64_t address, uint32_t bytes, Access access, const Instruction& at) {
   Grid& grid = *warp.block->grid;
-  if (bytes <= 16 && (bytes & (bytes - 1)) == 0 && address % bytes != 0)
-    Fail(warp, at, Text(bytes, " bytes at ", Hex{address}, ", which is not aligned"));
+  CheckAlignment(warp, address, bytes, at);
   const uint64_t window = address - reinterpret_cast<uint64_t>(warp.block->shared);
   if (window < warp.block->shared_bytes) return SharedAt(warp, static_cast<uint32_t>(window), bytes, access, at);
   const std::vector<uint8_t>& params = grid.launch->params;
   if (address - reinterpret_cast<uint64_t>(params.data()) < params.size()) return reinterpret_cast<uint8_t*>(address);
-  if (address < grid.first || address + bytes > grid.last) {
+  if (address < grid.first || address > grid.last || bytes > grid.last - address) {
     std::tie(grid.first, grid.last) = grid.memory->Block(address);
-    if (address < grid.first || address + bytes > grid.last)
+    if (address < grid.first || address > grid.last || bytes > grid.last - address)
       Fail(warp, at, Text(bytes, " bytes at ", Hex{address}, ", which is in no allocation"));
   }
   if (grid.settings.races && access <= Access::kWrite) {

@@ -65,12 +65,14 @@ void BitExtract(Warp& w, const Instruction& i, uint32_t lanes) {
   constexpr uint32_t kBits = 8 * sizeof(T);
   ForLanes(lanes, [&](int l) {
     const uint32_t at = from[l] & 0xff, n = count[l] & 0xff;
-    const uint64_t all = static_cast<Unsigned<T>>(a[l]);
-    uint64_t bits = at >= 64 ? 0 : all >> at;
-    if (n < kBits) bits &= (uint64_t{1} << n) - 1;
-    if (std::is_signed_v<T> && n > 0) {
-      const uint32_t top = std::min(at + n - 1, kBits - 1);
-      if (n < kBits && (all >> top & 1) != 0) bits |= ~uint64_t{0} << n;
+    // Bits above the register are its sign, or zeros.
+    const int64_t all = static_cast<int64_t>(a[l]);
+    uint64_t bits = static_cast<uint64_t>(std::is_signed_v<T> ? all >> std::min(at, 63u) : 0);
+    if (!std::is_signed_v<T>) bits = at >= kBits ? 0 : static_cast<uint64_t>(static_cast<Unsigned<T>>(a[l])) >> at;
+    if (n < 64) {
+      const bool sign = std::is_signed_v<T> && n > 0 && (bits >> (n - 1) & 1) != 0;
+      bits &= (uint64_t{1} << n) - 1;
+      if (sign) bits |= ~uint64_t{0} << n;
     }
     d[l] = static_cast<T>(bits);
   });
@@ -156,10 +158,14 @@ bool Shift(Decoder& d) {
 
 bool DecodeArithmetic(Decoder& d) {
   const std::string& op = d.op();
-  if (op == "add") return !d.Has("cc") && Binary<Add>(d);
-  if (op == "sub") return !d.Has("cc") && Binary<Sub>(d);
+  // What is not done here is refused, not left out.
+  for (const char* part : {"rz", "rm", "rp", "sat", "NaN", "xorsign", "cc"}) {
+    if (d.Has(part)) return false;
+  }
+  if (op == "add") return Binary<Add>(d);
+  if (op == "sub") return Binary<Sub>(d);
   if (op == "mul") return DecodeProduct(d, false);
-  if (op == "mad") return !d.Has("cc") && DecodeProduct(d, true);
+  if (op == "mad") return DecodeProduct(d, true);
   if (op == "fma") {
     return OfType(d.Type(), [&]<class T>(T) {
       if constexpr (std::is_floating_point_v<T>) {

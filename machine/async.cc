@@ -14,6 +14,7 @@ struct Mbarrier {
   int64_t bytes : 23;  // still to come
 };
 static_assert(sizeof(Mbarrier) == 8);
+constexpr uint32_t kMostArrivals = (1u << 20) - 1, kMostBytes = (1u << 20) - 1;  // PTX ISA, mbarrier
 
 Mbarrier Load(const Block& block, uint32_t address) {
   Mbarrier barrier;
@@ -23,6 +24,9 @@ Mbarrier Load(const Block& block, uint32_t address) {
 void Store(Block& block, uint32_t address, Mbarrier barrier) {
   if (barrier.pending == 0 && barrier.bytes == 0) {
     barrier.phase ^= 1;
+    Block::Phases& phases = block.phases[address];
+    phases.complete = std::move(phases.pending);
+    phases.pending.clear();
     ++block.changes;
     barrier.pending = barrier.expected;
   }
@@ -39,6 +43,9 @@ void Arrive(Block& block, uint32_t address, uint32_t count) {
 uint32_t SharedAddress(const Warp& w, const Instruction& i, int lane) {
   return w.At<uint32_t>(i.a[0])[lane] + static_cast<uint32_t>(i.offset);
 }
+uint64_t FromAddress(const Warp& w, const Instruction& i, int lane) {
+  return w.At<uint64_t>(i.a[1])[lane] + static_cast<uint64_t>(i.from_offset);
+}
 void CheckBarrier(Warp& w, const Instruction& i, uint32_t address) {
   SharedAt(w, address, 8, Access::kSynchronises, i);
   if (address % 8 != 0) Fail(w, i, "an mbarrier that is not aligned");
@@ -48,6 +55,8 @@ void Init(Warp& w, const Instruction& i, uint32_t lanes) {
   ForLanes(lanes, [&](int l) {
     const uint32_t address = SharedAddress(w, i, l), count = w.At<uint32_t>(i.a[1])[l];
     CheckBarrier(w, i, address);
+    if (count == 0 || count > kMostArrivals) Fail(w, i, Text("an mbarrier of ", count, " arrivals"));
+    w.block->phases.erase(address);
     Mbarrier barrier = {};
     barrier.pending = barrier.expected = count;
     std::memcpy(w.block->shared + address, &barrier, sizeof(barrier));
@@ -60,11 +69,11 @@ void ArriveNow(Warp& w, const Instruction& i, uint32_t lanes) {
     CheckBarrier(w, i, address);
     if (i.code == 1) {
       Mbarrier barrier = Load(*w.block, address);
+      if (n > kMostBytes || barrier.bytes + int64_t{n} > kMostBytes) Fail(w, i, "more bytes than an mbarrier counts");
       barrier.bytes += n;
       std::memcpy(w.block->shared + address, &barrier, sizeof(barrier));
     }
-    Clock& handed = w.block->handed[address];
-    Release(w, handed);
+    Release(w, w.block->phases[address].pending);
     try {
       Arrive(*w.block, address, i.code == 1 ? 1 : n);
     } catch (const Fault& fault) {
@@ -79,7 +88,7 @@ void Test(Warp& w, const Instruction& i, uint32_t lanes) {
     const uint32_t address = SharedAddress(w, i, l), parity = w.At<uint32_t>(i.a[2])[l];
     CheckBarrier(w, i, address);
     const bool complete = Load(*w.block, address).phase != (parity & 1);
-    if (complete) Acquire(w, w.block->handed[address]);
+    if (complete) Acquire(w, w.block->phases[address].complete);
     p = (p & ~(1u << l)) | static_cast<uint32_t>(complete) << l;
   });
 }
@@ -88,7 +97,7 @@ void Test(Warp& w, const Instruction& i, uint32_t lanes) {
 void CopyPiece(Warp& w, const Instruction& i, uint32_t lanes) {
   ForLanes(lanes, [&](int l) {
     const uint32_t read = w.At<uint32_t>(i.a[2])[l];
-    w.pieces[l].push_back({SharedAddress(w, i, l), w.At<uint64_t>(i.a[1])[l] + i.bytes, i.code, std::min(read, i.code)});
+    w.pieces[l].push_back({SharedAddress(w, i, l), FromAddress(w, i, l), i.code, std::min(read, i.code)});
   });
 }
 void CopyPieces(Block& block, const std::vector<Warp::Piece>& pieces) {
@@ -97,7 +106,7 @@ void CopyPieces(Block& block, const std::vector<Warp::Piece>& pieces) {
     std::memcpy(block.shared + piece.to, reinterpret_cast<const void*>(piece.from), piece.read);
   }
 }
-// Reads and writes of copies count from where they are put under way.
+// Reads and writes of copies count from where they are put under way: cp.async's from its wait, or its arrival's.
 void NotePieces(Warp& w, const Instruction& i, const std::vector<Warp::Piece>& pieces) {
   for (const Warp::Piece& piece : pieces) {
     if (piece.read > 0) GlobalAt(w, piece.from, piece.read, Access::kRead, i);
@@ -135,12 +144,12 @@ void ArriveWithPieces(Warp& w, const Instruction& i, uint32_t lanes) {
 void CopyBulk(Warp& w, const Instruction& i, uint32_t lanes) {
   ForLanes(lanes, [&](int l) {
     const uint32_t to = SharedAddress(w, i, l), bytes = w.At<uint32_t>(i.a[2])[l];
-    const uint64_t from = w.At<uint64_t>(i.a[1])[l];
+    const uint64_t from = FromAddress(w, i, l);
     if (to % 16 != 0 || from % 16 != 0 || bytes % 16 != 0)
       Fail(w, i, Text("a bulk copy of ", bytes, " bytes from ", Hex{from}, " to ", to, ": all must be multiples of 16"));
     Deferred deferred;
     if (bytes > 0) deferred.pieces.push_back({to, from, bytes, bytes});
-    deferred.barrier = w.At<uint32_t>(i.a[3])[l];
+    deferred.barrier = w.At<uint32_t>(i.a[3])[l] + static_cast<uint32_t>(i.barrier_offset);
     CheckBarrier(w, i, deferred.barrier);
     Defer(w, std::move(deferred), i);
   });
@@ -150,9 +159,9 @@ void CopyBox(Warp& w, const Instruction& i, uint32_t lanes) {
   ForLanes(lanes, [&](int l) {
     Deferred deferred;
     deferred.to = SharedAddress(w, i, l);
-    deferred.map = w.At<uint64_t>(i.a[1])[l];
+    deferred.map = FromAddress(w, i, l);
     for (int k = 0; k < 5; ++k) deferred.at[k] = w.At<int32_t>(i.many[static_cast<size_t>(k)])[l];
-    deferred.barrier = w.At<uint32_t>(i.a[3])[l];
+    deferred.barrier = w.At<uint32_t>(i.a[3])[l] + static_cast<uint32_t>(i.barrier_offset);
     if (deferred.to % 128 != 0) Fail(w, i, "a box that does not go to a multiple of 128 bytes");
     CheckBarrier(w, i, deferred.barrier);
     Defer(w, std::move(deferred), i);
@@ -225,8 +234,7 @@ void RunDeferred(Block& block, size_t index) {
   block.deferred.erase(block.deferred.begin() + static_cast<std::ptrdiff_t>(index));
   CopyPieces(block, deferred.pieces);
   for (const uint32_t word : deferred.poisoned) std::memset(block.shared + word, 0xff, 4);
-  Clock& handed = block.handed[deferred.barrier];
-  Join(handed, deferred.clock);
+  Join(block.phases[deferred.barrier].pending, deferred.clock);
   if (deferred.arrives) return Arrive(block, deferred.barrier, 1);
   Mbarrier barrier = Load(block, deferred.barrier);
   for (const Warp::Piece& piece : deferred.pieces) barrier.bytes -= piece.bytes;
@@ -237,10 +245,10 @@ bool DecodeAsync(Decoder& d) {
   if (d.op() == "mbarrier") return DecodeBarrierWord(d);
   if (d.op() != "cp") return false;
   if (d.Has("tensor") && d.Has("5d")) {
-    d.out.a[0] = d.Address(d.operand(0), 4);
     const std::string& box = d.operand(1);  // [map, {a, b, c, d, e}]
     const size_t comma = box.find(','), open = box.find('{');
     d.out.a[1] = d.Address(box.substr(1, comma - 1), 8);
+    d.out.from_offset = d.out.offset;
     std::string name;
     for (const char c : box.substr(open + 1)) {
       if (c == ',' || c == '}') {
@@ -251,14 +259,18 @@ bool DecodeAsync(Decoder& d) {
       }
     }
     d.out.a[3] = d.Address(d.operand(2), 4);
+    d.out.barrier_offset = d.out.offset;
+    d.out.a[0] = d.Address(d.operand(0), 4);
     d.out.run = CopyBox;
     return d.out.many.size() == 5;
   }
   if (d.Has("bulk")) {
-    d.out.a[0] = d.Address(d.operand(0), 4);
-    d.out.a[1] = d.Address(d.operand(1), 8);
-    d.out.a[2] = d.Place(2, 4);
     d.out.a[3] = d.Address(d.operand(3), 4);
+    d.out.barrier_offset = d.out.offset;
+    d.out.a[1] = d.Address(d.operand(1), 8);
+    d.out.from_offset = d.out.offset;
+    d.out.a[2] = d.Place(2, 4);
+    d.out.a[0] = d.Address(d.operand(0), 4);
     d.out.run = CopyBulk;
     return true;
   }
@@ -274,7 +286,7 @@ bool DecodeAsync(Decoder& d) {
   }
   if (d.Has("ca") || d.Has("cg")) {
     d.out.a[1] = d.Address(d.operand(1), 8);
-    d.out.bytes = static_cast<uint32_t>(d.out.offset);
+    d.out.from_offset = d.out.offset;
     d.out.a[0] = d.Address(d.operand(0), 4);
     d.out.code = static_cast<uint32_t>(std::stoul(d.operand(2)));
     d.out.a[2] = d.operands() > 3 ? d.Place(3, 4) : d.Constant(d.out.code, 4);

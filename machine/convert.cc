@@ -87,6 +87,8 @@ struct ToPair {
 
 bool DecodeConvert(Decoder& d) {
   const std::string to = d.Type(1), from = d.Type(0);
+  const bool to_integer = to.find('f') == std::string::npos;
+  if (d.Has("relu") || d.Has("rz") || d.Has("rm") || d.Has("rp") || (d.Has("sat") && to_integer)) return false;
   const bool to_pair = to == "bf16x2" || to == "f16x2";
   const bool brain = to == "bf16x2" || to == "bf16" || from == "bf16";
   if (to_pair) {

@@ -76,7 +76,7 @@ uint32_t Decoder::Constant(uint64_t bits, int width) {
 }
 
 uint32_t Decoder::Place(const std::string& name, int width) {
-  if (IsNumber(name)) return Constant(Number(name, width), width);
+  if (IsNumber(name)) return Constant(width == 0 ? (Number(name, 4) != 0 ? kAllLanes : 0) : Number(name, width), width);
   const auto variable = addresses->find(name);
   if (variable != addresses->end()) return Constant(variable->second, width);
   const int own = RegisterWidth(name);

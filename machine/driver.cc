@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 
 #include "machine/machine.h"
@@ -23,6 +24,7 @@ namespace {
 
 namespace machine = eventide::machine;
 
+constexpr const char* kSettings[] = {"workers", "seed", "races", "counts", "memory", "capability", "slower"};
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotFound = 500, kLaunchFailed = 719;
 
 long Setting(const char* name, long otherwise) {
@@ -111,7 +113,7 @@ int LaunchOn(void* function, unsigned x, unsigned y, unsigned z, unsigned thread
   machine::Settings settings;
   settings.seed = static_cast<uint64_t>(Setting("seed", 1)) * 1'000'003 + device.launches++;
   settings.races = Setting("races", 1) != 0;
-  settings.slower = static_cast<uint32_t>(Setting("slower", 10));
+  settings.slower = static_cast<uint32_t>(std::max(1L, Setting("slower", 10)));
   settings.counts = Setting("counts", 0) != 0;
   try {
     machine::Run(launch, &device.memory, settings);
@@ -127,7 +129,20 @@ int LaunchOn(void* function, unsigned x, unsigned y, unsigned z, unsigned thread
 #pragma GCC visibility push(default)
 extern "C" {
 
-int cuInit(unsigned) { return 0; }
+int cuInit(unsigned) {
+  const char* text = std::getenv("PTX_MACHINE");
+  std::stringstream settings(text == nullptr ? "" : text);
+  for (std::string setting; std::getline(settings, setting, ',');) {
+    const size_t equals = setting.find('=');
+    const std::string key = setting.substr(0, equals), value = equals == std::string::npos ? "" : setting.substr(equals + 1);
+    const bool known = std::find(std::begin(kSettings), std::end(kSettings), key) != std::end(kSettings);
+    if (known && !value.empty() && value.find_first_not_of("0123456789") == std::string::npos) continue;
+    std::fprintf(stderr, "PTX machine: what is %s in PTX_MACHINE? It takes workers, seed, races, counts, memory, capability and "
+                         "slower, each with a number\n", setting.c_str());
+    return kInvalidValue;
+  }
+  return 0;
+}
 int cuDriverGetVersion(int* version) {
   *version = 13000;
   return 0;

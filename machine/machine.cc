@@ -227,18 +227,23 @@ class Runner {
         case Flow::kExit:
           SetPc(warp, lanes, pc + 1);
           warp.alive &= ~active;
+          // Whoever waited for these lanes of the warp waits no longer.
+          if (warp.gathering != 0) {
+            const int at = warp.pc[std::countr_zero(warp.gathering)];
+            Gathered(warp, code[static_cast<size_t>(at)], at);
+          }
           return;
         case Flow::kGathers:
         case Flow::kWarp:
-          if (active != lanes) Fail(warp, i, "some lanes leave out what all must run");
           SetPc(warp, lanes, pc);
-          warp.gathering |= lanes;
-          Gathered(warp, i, pc);
+          SetPc(warp, lanes & ~active, pc + 1);
+          warp.gathering |= active;
+          if (active != 0) Gathered(warp, i, pc);
           return;
         case Flow::kBarrier:
-          if (active != lanes) Fail(warp, i, "some lanes leave out a barrier");
           SetPc(warp, lanes, pc);
-          AtBarrier(warp, i, lanes);
+          SetPc(warp, lanes & ~active, pc + 1);
+          if (active != 0) AtBarrier(warp, i, active);
           return;
       }
     }
@@ -273,7 +278,7 @@ class Runner {
     uint32_t expected = warp.At<uint32_t>(i.a[1])[first];
     Block& block = *warp.block;
     if (id >= std::size(block.barriers)) Fail(warp, i, "a barrier that does not exist");
-    if (expected == 0) expected = (grid_.launch->threads + kLanes - 1) / kLanes * kLanes;
+    if (expected == 0) expected = grid_.launch->threads;
     Barrier& barrier = block.barriers[id];
     if (barrier.arrived > 0 && barrier.expected != expected)
       Fail(warp, i, Text("barrier ", id, " expects ", expected, " threads here and ", barrier.expected, " elsewhere"));

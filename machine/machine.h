@@ -65,7 +65,8 @@ struct Instruction {
   // Places of operands in a warp's registers. Which is which is the handler's business.
   uint32_t a[8] = {};
   std::vector<uint32_t> many;  // where there are more
-  int64_t offset = 0;          // of an address
+  int64_t offset = 0;          // of an address, and of the second and third of a copy
+  int64_t from_offset = 0, barrier_offset = 0;
   uint32_t code = 0, bytes = 0;
   int members = -1;  // of kGathers and kWarp: the place of the lanes' mask, or all
   int target = -1;
@@ -129,7 +130,8 @@ class GlobalMemory {
 struct Grid;
 struct Block;
 
-inline constexpr uint32_t kEngines = 8;  // of a block, whose copies finish in any order
+// Of a block, whose copies finish in any order. Two that are as many copies apart are one agent to the race detector.
+inline constexpr uint32_t kEngines = 32;
 
 struct FreeMemory {
   void operator()(uint8_t* memory) const { std::free(memory); }
@@ -210,7 +212,12 @@ struct Block {
   uint32_t next_engine = 0;
   uint64_t changes = 0;  // of what a warp of this block may poll in shared memory
   Shadow shadow;
-  std::map<uint32_t, Clock> handed;  // by address of a word that releases and arrivals go through
+  std::map<uint32_t, Clock> handed;  // by address of a word that releases go through
+  // Of an mbarrier: what arrivals of the phase that goes on hand over, and those of the last one that is complete.
+  struct Phases {
+    Clock pending, complete;
+  };
+  std::map<uint32_t, Phases> phases;
 };
 
 struct Launch {

@@ -116,7 +116,7 @@ bool DecodeTransfer(Decoder& d, bool stores) {
   }
   d.out.code = Pack(SpaceOf(d), OrderOf(d), wide);
   d.out.bytes = static_cast<uint32_t>(bytes) | (type[0] == 's' ? 1u << 8 : 0);
-  if (!stores && (OrderOf(d) & kAcquires) != 0) d.out.flow = Flow::kYields;
+  if (!stores && OrderOf(d) != kPlain && !d.Has("volatile")) d.out.flow = Flow::kYields;
   d.out.polls_global = SpaceOf(d) != kShared;
   d.out.run = stores ? Transfer<true> : Transfer<false>;
   return true;
@@ -184,8 +184,8 @@ bool DecodeAtomic(Decoder& d) {
   if (type == "s32") d.out.run = Atomic<int32_t>;
   if (type == "u64" || type == "b64") d.out.run = Atomic<uint64_t>;
   if (type == "s64") d.out.run = Atomic<int64_t>;
-  // A compare and swap in a loop is a poll.
-  if (d.Has("cas")) d.out.flow = Flow::kYields;
+  // In a loop these are polls.
+  if (d.Has("cas") || d.Has("exch")) d.out.flow = Flow::kYields;
   return d.out.run != nullptr;
 }
 

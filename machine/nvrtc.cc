@@ -39,7 +39,7 @@ F* Real(const char* name) {
   void* library = RealNvrtc();
   void* found = library == nullptr ? nullptr : dlsym(library, name);
   if (found == nullptr) {
-    std::fprintf(stderr, "PTX machine: no NVRTC, or it lacks %s: set PTX_MACHINE_NVRTC\n", name);
+    std::fprintf(stderr, "PTX machine: NVRTC cannot be loaded, or it lacks %s: set EVENTIDE_NVRTC to another\n", name);
     std::exit(1);
   }
   return reinterpret_cast<F*>(found);

@@ -134,6 +134,7 @@ class Body {
   }
   void Label(const std::string& name) {
     label_ = name;
+    if (kernel_.labels.count(name) != 0) Fail("label " + name + " stands twice: labels of scopes are not known");
     kernel_.labels[name] = static_cast<int>(kernel_.code.size());
   }
   void Source(int source) { source_ = source; }
@@ -152,6 +153,7 @@ class Body {
         kernel_.registers[scopes_.empty() ? name : name + "@" + std::to_string(scopes_.back())] = bytes;
         continue;
       }
+      if (!scopes_.empty()) Fail("numbered registers of a scope");
       const int count = std::stoi(name.substr(many + 1));
       for (int i = 0; i < count; ++i) kernel_.registers[name.substr(0, many) + std::to_string(i)] = bytes;
     }

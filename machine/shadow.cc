@@ -16,13 +16,11 @@ Shadow::Word& Shadow::At(uint64_t word) {
 Race Shadow::Read(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, const void* where) {
   for (uint64_t at = address / kWordBytes; at <= (address + bytes - 1) / kWordBytes; ++at) {
     Word& word = At(at);
-    const uint8_t mine = BytesOf(at, address, bytes);
-    if (word.written > clock[word.writer] && (mine & word.written_bytes) != 0) {
+    if (word.written > clock[word.writer]) {
       return {"reads what was written by", word.writer, word.wrote_at};
     }
     const uint32_t now = clock[agent];
     if (word.readers == nullptr && (word.reader == agent || word.read <= clock[word.reader])) {
-      word.read_bytes = static_cast<uint8_t>(word.reader == agent && word.read == now ? word.read_bytes | mine : mine);
       word.reader = agent;
       word.read = now;
       word.read_at = where;
@@ -35,7 +33,6 @@ Race Shadow::Read(uint64_t address, uint32_t bytes, uint32_t agent, const Clock&
       word.readers->epochs[word.reader] = word.read;
       word.readers->at[word.reader] = word.read_at;
     }
-    word.read_bytes |= mine;
     word.readers->epochs[agent] = now;
     word.readers->at[agent] = where;
   }
@@ -45,7 +42,7 @@ Race Shadow::Read(uint64_t address, uint32_t bytes, uint32_t agent, const Clock&
 bool Shadow::Races(uint64_t address, uint32_t bytes, const Clock& clock) {
   for (uint64_t at = address / kWordBytes; at <= (address + bytes - 1) / kWordBytes; ++at) {
     const Word& word = At(at);
-    if (word.written > clock[word.writer] && (BytesOf(at, address, bytes) & word.written_bytes) != 0) return true;
+    if (word.written > clock[word.writer]) return true;
   }
   return false;
 }
@@ -53,8 +50,7 @@ bool Shadow::Races(uint64_t address, uint32_t bytes, const Clock& clock) {
 Race Shadow::Write(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, const void* where) {
   for (uint64_t at = address / kWordBytes; at <= (address + bytes - 1) / kWordBytes; ++at) {
     Word& word = At(at);
-    const uint8_t mine = BytesOf(at, address, bytes);
-    if (word.written > clock[word.writer] && (mine & word.written_bytes) != 0) {
+    if (word.written > clock[word.writer]) {
       return {"writes over what was written by", word.writer, word.wrote_at};
     }
     uint32_t reader = word.reader;
@@ -67,16 +63,13 @@ Race Shadow::Write(uint64_t address, uint32_t bytes, uint32_t agent, const Clock
       }
       word.read_at = word.readers->at[reader];
     }
-    if (races && (mine & word.read_bytes) != 0) {
+    if (races) {
       return {"writes over what may still be read by", reader, word.read_at};
     }
-    const bool more = word.writer == agent && word.written == clock[agent];
-    word.written_bytes = static_cast<uint8_t>(more ? word.written_bytes | mine : mine);
     word.writer = agent;
     word.written = clock[agent];
     word.wrote_at = where;
     word.reader = word.read = 0;
-    word.read_bytes = 0;
     word.readers = nullptr;
   }
   return {};

@@ -35,11 +35,10 @@ class Shadow {
   Race Write(uint64_t address, uint32_t bytes, uint32_t agent, const Clock& clock, const void* where);
 
  private:
-  static constexpr uint64_t kWordBytes = 4, kPageWords = 256;
+  static constexpr uint64_t kWordBytes = 2, kPageWords = 256;  // bytes of one word count as one place
   struct Word {
     uint32_t writer = 0, written = 0;  // agent and its epoch; epochs start at 1
     uint32_t reader = 0, read = 0;
-    uint8_t written_bytes = 0, read_bytes = 0;  // which of the word, as bits: neighbours that are smaller share it
     struct Readers {
       Clock epochs;
       std::vector<const void*> at;
@@ -48,16 +47,6 @@ class Shadow {
     const void *wrote_at = nullptr, *read_at = nullptr;
   };
   Word& At(uint64_t word);
-  // Of an access, the bytes within a word.
-  static uint8_t BytesOf(uint64_t word, uint64_t address, uint32_t bytes) {
-    uint8_t mask = 0;
-    for (uint64_t k = 0; k < kWordBytes; ++k) {
-      const uint64_t at = word * kWordBytes + k;
-      if (at >= address && at < address + bytes) mask |= static_cast<uint8_t>(1u << k);
-    }
-    return mask;
-  }
-
   std::unordered_map<uint64_t, std::unique_ptr<Word[]>> pages_;
   uint64_t last_page_ = ~uint64_t{0};
   Word* last_ = nullptr;

@@ -118,10 +118,12 @@ void Nothing(Warp&, const Instruction&, uint32_t) {}
 
 // bytes: matrices; code: transposed. many: their registers; a[0]: addresses.
 void LoadMatrix(Warp& w, const Instruction& i, uint32_t) {
+  uint32_t addresses[kLanes];  // a result's register may be theirs
+  std::memcpy(addresses, w.At<uint32_t>(i.a[0]), sizeof(addresses));
   for (uint32_t m = 0; m < i.bytes; ++m) {
     uint16_t matrix[8][8];
     for (uint32_t row = 0; row < 8; ++row) {
-      const uint32_t at = w.At<uint32_t>(i.a[0])[m * 8 + row] + static_cast<uint32_t>(i.offset);
+      const uint32_t at = addresses[m * 8 + row] + static_cast<uint32_t>(i.offset);
       if (at % 16 != 0) Fail(w, i, "a row that is not aligned to 16 bytes");
       std::memcpy(matrix[row], SharedAt(w, at, 16, Access::kRead, i), 16);
     }

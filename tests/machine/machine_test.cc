@@ -125,6 +125,55 @@ TEST_CASE("the machine: copies land late, and whoever reads them waits") {
                "a race") == 10);
 }
 
+TEST_CASE("the machine: an mbarrier's phase before hands over nothing of the one that goes on") {
+  // After a store there is an arrival. Who waits for its phase may read; who asks for the phase before may not.
+  const auto kernel = [](int arrivals, int parity) {
+    return absl::StrCat(
+        "  mov.u32 %r12, bar;\n  setp.ne.s32 %p1, %r0, 0;\n  @%p1 bra $ready;\n"
+        "  mbarrier.init.shared::cta.b64 [%r12], ", arrivals,
+        ";\n$ready:\n  bar.sync 0;\n  @%p1 bra $wait;\n  st.shared.u32 [%r10], 5;\n"
+        "  { .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%r12]; }\n$wait:\n  setp.lt.s32 %p3, %r0, 32;\n  @%p3 bra $end;\n"
+        "$poll:\n  mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r12], ", parity,
+        ";\n  @!%p2 bra $poll;\n  ld.shared.u32 %r5, [%r10];\n  st.global.u32 [%rd2], %r5;\n$end:\n");
+  };
+  CHECK(Faults(kernel(1, 0), 64, "") == 0);
+  CHECK(Faults(kernel(2, 1), 64, "a race") == 10);
+}
+
+TEST_CASE("the machine: copies have offsets of their own, and a wait for one says nothing of another") {
+  const auto kernel = [](int others, const std::string& waits) {
+    std::string body =
+        "  mov.u32 %r12, bar;\n  setp.ne.s32 %p1, %r0, 0;\n  @%p1 bra $ready;\n"
+        "  mbarrier.init.shared::cta.b64 [%r12], 1;\n  mbarrier.init.shared::cta.b64 [%r12+8], 1;\n$ready:\n  bar.sync 0;\n"
+        "  @%p1 bra $copied;\n  { .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%r12], 16; }\n"
+        "  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r10+64], [%rd0+128], 16, [%r12];\n";
+    absl::StrAppend(&body, "  { .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%r12+8], ", 16 * others, "; }\n");
+    for (int i = 0; i < others; ++i) {
+      absl::StrAppend(&body, "  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r10+", 80 + 16 * (i % 8),
+                      "], [%rd0], 16, [%r12+8];\n");
+    }
+    return body + "$copied:\n" + waits + "  ld.shared.u32 %r5, [%r10+64];\n  st.global.u32 [%rd2+512], %r5;\n";
+  };
+  const std::string both =
+      "$first:\n  mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r12], 0;\n  @!%p2 bra $first;\n"
+      "$second:\n  mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r12+8], 0;\n  @!%p3 bra $second;\n";
+  CHECK(Faults(kernel(1, both), 64, "") == 0);
+  CHECK(Faults(kernel(7, both.substr(both.find("$second"))), 64, "a race") == 10);
+  // Nine copies of which two go to one place.
+  CHECK(Faults(kernel(9, both), 64, "a race") == 10);
+}
+
+TEST_CASE("the machine: fields of bits have signs, and what is not known is refused") {
+  const auto value = [](const std::string& body) { return RunKernel(body + "  st.global.u32 [%rd2], %r5;\n", 32).memory[0]; };
+  CHECK(value("  mov.b32 %r4, 0x80000000;\n  bfe.s32 %r5, %r4, 28, 8;\n") == 0xfffffff8);
+  CHECK(value("  mov.b32 %r4, 0x80000000;\n  bfe.s32 %r5, %r4, 4, 32;\n") == 0xf8000000);
+  CHECK(value("  mov.b32 %r4, 0x80000000;\n  bfe.u32 %r5, %r4, 28, 8;\n") == 8);
+  CHECK(value("  mov.b32 %r4, 0x00000070;\n  bfe.s32 %r5, %r4, 4, 3;\n") == 0xffffffff);
+  CHECK_THROWS(RunKernel("  add.rz.f32 %f1, %f1, %f2;\n", 32));
+  CHECK_THROWS(RunKernel("  cvt.sat.u8.s32 %r5, %r4;\n", 32));
+  CHECK_THROWS(RunKernel("$twice:\n$twice:\n", 32));
+}
+
 TEST_CASE("the machine: barriers that cannot be passed, and those that too many pass") {
   const std::string init = "  mov.u32 %r12, bar;\n  setp.ne.s32 %p1, %r0, 0;\n  @%p1 bra $ready;\n"
                            "  mbarrier.init.shared::cta.b64 [%r12], 1;\n$ready:\n  bar.sync 0;\n";
@@ -155,6 +204,7 @@ TEST_CASE("the machine: lanes of a warp may wait for one of them") {
 TEST_CASE("the machine: memory has bounds and alignment") {
   CHECK(Faults("  st.global.u32 [%rd2+1024], %r0;\n", 32, "in no allocation") == 10);
   CHECK(Faults("  st.global.u64 [%rd2+4], %rd0;\n", 32, "not aligned") == 10);
+  CHECK(Faults("  st.shared.u64 [%r11+4], %rd0;\n", 1, "not aligned") == 10);
   CHECK(Faults("  ld.shared.u32 %r5, [%r11+4096];\n", 32, "of shared memory") == 10);
 }
 

@@ -22,7 +22,7 @@ std::string Planted(const std::string& header, const std::string& from, const st
   INFO(header << " has no " << from);
   REQUIRE(at != std::string::npos);
   WriteFile(tree / header, text.replace(at, from.size(), to));
-  const std::string command = "EVENTIDE_SOURCE_DIR='" + tree.path() + "' EVENTIDE_CACHE_DIR='" + (tree / "cache") +
+  const std::string command = "EVENTIDE_SOURCE_DIR='" + tree.path() + "' PTX_MACHINE_CACHE='" + (tree / "cache") +
                               "' PTX_MACHINE=workers=3,slower=100 '" + SourceFile("scripts/ptx-machine") + "' '" +
                               EVENTIDE_BINARY_ROOT + "/tests/" + test + " 2>&1";
   std::string out;
