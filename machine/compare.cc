@@ -60,14 +60,9 @@ bool DecodeSetPredicate(Decoder& d) {
       {"gtu", kGtu}, {"geu", kGeu}, {"num", kNum}, {"nan", kNan}};
   const auto comparison = kNames.find(d.parts.at(1));
   if (comparison == kNames.end()) return false;
-  std::string first = d.operand(0), second = "sink@0";
-  if (const size_t bar = first.find('|'); bar != std::string::npos) {
-    second = first.substr(bar + 1);
-    first = first.substr(0, bar);
-  }
-  if (first == "_") first = "sink@0";
-  d.out.a[0] = d.Place(first, 0);
-  d.out.a[1] = d.Place(second, 0);
+  const auto [first, second] = d.Pair(0);
+  d.out.a[0] = d.Sink(first, 0);
+  d.out.a[1] = d.Sink(second, 0);
   d.out.code = d.Has("and") ? kAnd : d.Has("or") ? kOr : d.Has("xor") ? kXor : kAlone;
   if (d.out.code != kAlone) {
     const bool inverted = d.operand(3)[0] == '!';

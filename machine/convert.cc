@@ -159,11 +159,7 @@ bool DecodeMove(Decoder& d) {
   const std::string type = d.Type();
   if (type == "pred") {
     d.out.a[0] = d.Place(size_t{0}, 0);
-    if (d.operand(1) == "1" || d.operand(1) == "-1") {
-      d.out.a[1] = d.Constant(kAllLanes, 0);
-    } else {
-      d.out.a[1] = d.Place(1, 0);
-    }
+    d.out.a[1] = d.Place(1, 0);
     d.out.run = LogicMove;
     return true;
   }

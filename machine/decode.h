@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "machine/machine.h"
@@ -77,11 +78,19 @@ struct Decoder {
     }
     return names;
   }
+  // The two of "a|b"; the second is "_", which nobody reads, where there is one only.
+  std::pair<std::string, std::string> Pair(size_t i) const {
+    const std::string& both = operand(i);
+    const size_t bar = both.find('|');
+    if (bar == std::string::npos) return {both, "_"};
+    return {both.substr(0, bar), both.substr(bar + 1)};
+  }
   int RegisterWidth(const std::string& name) const {
     const auto found = kernel->registers.find(name);
     return found == kernel->registers.end() ? -1 : found->second;
   }
-  // Of a register, constant, special register or variable's address as `width` bytes a lane.
+  // Of a register, constant, special register or variable's address as `width` bytes a lane. A constant predicate is true
+  // in all lanes or in none.
   uint32_t Place(const std::string& name, int width);
   uint32_t Place(size_t i, int width) { return Place(operand(i), width); }
   // A place that nobody reads, for "_".

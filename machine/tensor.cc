@@ -192,7 +192,7 @@ bool DecodeTensor(Decoder& d) {
     d.out.bytes = static_cast<uint32_t>(d.out.many.size() * 2);
     add(1);
     d.out.a[0] = d.Place(2, 8);
-    d.out.a[1] = d.operand(3) == "1" ? d.Constant(kAllLanes, 0) : d.Place(3, 0);
+    d.out.a[1] = d.Place(3, 0);
     d.out.run = d.Has("bf16") ? Wgmma<BF16> : Wgmma<F16>;
     return d.out.many.size() == d.out.bytes / 2 + 4 && d.operand(4) == "1" && d.operand(5) == "1" && d.operand(6) == "0";
   }

@@ -128,11 +128,7 @@ bool DecodeWarp(Decoder& d) {
   if (op == "bar" || op == "barrier") return DecodeBarrier(d);
   if (op == "shfl") {
     d.out.flow = Flow::kGathers;
-    std::string first = d.operand(0), second = "_";
-    if (const size_t bar = first.find('|'); bar != std::string::npos) {
-      second = first.substr(bar + 1);
-      first = first.substr(0, bar);
-    }
+    const auto [first, second] = d.Pair(0);
     d.out.a[0] = d.Sink(first, 4);
     d.out.a[1] = d.Sink(second, 0);
     for (size_t i = 1; i < 4; ++i) d.out.a[i + 1] = d.Place(i, 4);
@@ -147,8 +143,7 @@ bool DecodeWarp(Decoder& d) {
     const bool inverted = d.operand(1)[0] == '!';
     d.out.bytes = inverted ? 1 : 0;
     d.out.a[0] = d.Place(size_t{0}, d.out.code == 0 ? 4 : 0);
-    const std::string votes = d.operand(1).substr(inverted ? 1 : 0);
-    d.out.a[1] = votes == "1" || votes == "-1" ? d.Constant(kAllLanes, 0) : d.Place(votes, 0);
+    d.out.a[1] = d.Place(d.operand(1).substr(inverted ? 1 : 0), 0);
     d.out.members = static_cast<int>(d.Place(2, 4));
     d.out.run = Vote;
     return true;
@@ -174,10 +169,9 @@ bool DecodeWarp(Decoder& d) {
   }
   if (op == "elect") {
     d.out.flow = Flow::kGathers;
-    const std::string& both = d.operand(0);
-    const size_t bar = both.find('|');
-    d.out.a[0] = d.Sink(both.substr(0, bar), 4);
-    d.out.a[1] = d.Sink(both.substr(bar + 1), 0);
+    const auto [lane, elected] = d.Pair(0);
+    d.out.a[0] = d.Sink(lane, 4);
+    d.out.a[1] = d.Sink(elected, 0);
     d.out.members = static_cast<int>(d.Place(1, 4));
     d.out.run = Elect;
     return true;
