@@ -36,7 +36,7 @@ struct PickItems {
       w.Parallel(rows, [&](i32 r) {
         const Work work(t, r, part_chunks, tile);
         items_of[r] = work.tiles * work.parts;
-        partials_of[r] = work.parts > 1 ? work.tiles * tile * work.chunks : 0;
+        partials_of[r] = work.parts > 1 ? work.length * work.chunks : 0;
         groups_of[r] = work.parts > 1 ? work.tiles : 0;
       });
       ScanExclusive(w, items_of, 3, kMaxRows, rows, totals);

@@ -180,7 +180,7 @@ struct Plan {
         const RowWork work = WorkOf(p, m, r, shape);
         const i32 parts = PartsOf(work, share);
         m.a[r] = work.tiles * parts;
-        m.b[r] = parts > 1 ? work.tiles * work.tile * work.chunks : 0;
+        m.b[r] = parts > 1 ? work.length * work.chunks : 0;
         m.c[r] = parts > 1 ? work.tiles : 0;
       });
       ScanExclusive(w, m.a, 3, kMaxRows, rows, m.totals);

@@ -63,6 +63,28 @@ TEST_CASE("parts are half as long where they keep no more than half of the worke
   }
 }
 
+// Eight rows of 131,071 tokens used to stay whole where the table had room for 4,000 partials: each kept as many as a tile
+// of eight tokens would need.
+TEST_CASE("a row of one token keeps partials for one token") {
+  OpStep step;
+  constexpr int kRows = 8, kContext = 131071;
+  step.slots.resize(kRows);
+  for (int r = 0; r < kRows; ++r) {
+    step.slots[r].context_length = kContext;
+    step.rows.push_back({static_cast<u32>(r), kDeviceKnows, 0, kRowSample});
+  }
+  PlanShape s;
+  s.kv_heads = 1;
+  s.part_tokens = 0;
+  s.max_partials = kRows * (ChunkOf(kContext) + 1);
+  const OpBackend backend{"cpu", 0, 16, "static"};
+  const Planned p = RunPlan(backend, s, step);
+  CheckItems(p, step, s);
+  CHECK(p.items[0].parts == 2);
+  s.max_partials -= 1;
+  CHECK(RunPlan(backend, s, step).items[0].parts == 1);
+}
+
 TEST_CASE("plan accepts no rows, finished rows and the most rows it promises") {
   PlanShape s;
   const OpBackend backend{"cpu", 0, 2, "static"};
