@@ -36,8 +36,11 @@ inline constexpr int kLanes = 2;             // of pages: weights and old KV; ac
 enum Lane : u32 { kLaneStream = 0, kLaneInput = 1 };
 inline constexpr i32 kMaxPieces = 128;       // separate blocks that one page may be filled from
 inline constexpr u32 kScratchBytes = 23680;  // memory shared by the threads of a compute role
-inline constexpr u32 kPreparedTasks = 4;      // at most so many tasks are prepared at a time
-inline constexpr u32 kMemoBytes = 896;       // likewise, and kept from task to task within a step
+inline constexpr u32 kMemoBytes = 320;       // likewise, and kept from task to task within a step
+inline constexpr u32 kPreparedTasks = 4;     // at most so many tasks are prepared at a time
+inline constexpr u32 kPreparedBytes = 144;   // of one of them: what Prepare leaves for Input and Compute
+// Of both together.
+inline constexpr u32 kKeptBytes = kMemoBytes + kPreparedTasks * kPreparedBytes;
 // Shared memory of a GPU's worker that is neither pages nor scratch, at most.
 inline constexpr u32 kWorkerStateBytes = 10752;
 // Elements that workers poll are this far apart, so that two of them never share a cache sector.

@@ -24,7 +24,7 @@ concept OpHasPrepare = requires(W& w, const Task<typename Op::Params>& task) {
 };
 template <class W>
 concept Prepares = requires { requires W::kPrepares; };
-// Compute and Input find prepared what Prepare made, in Memo's place W::Slot().
+// Compute and Input find what Prepare made.
 template <class W>
 concept Follows = requires { requires W::kFollows; };
 

@@ -17,7 +17,7 @@
 // once, before it reads what they guard (constants, and what the publications of the grid's extents cover,
 // it may read before): what it works out until then costs no time.
 // Prepare is called earlier still, on targets where another role walks ahead (W::kPrepares), and leaves what it has
-// worked out in Memo, in place w.Slot(), where the task's Input and Compute find it (W::kFollows,
+// worked out in w.Prepared(), where the task's Input and Compute find it (W::kFollows,
 // device/dispatch.h). Elsewhere they do it themselves.
 #pragma once
 

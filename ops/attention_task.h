@@ -88,6 +88,13 @@ struct AttentionTask {
   EVT_FN i32 Pages(i32 page_tokens, i32 chunk) const {
     return CeilDiv(Max(0, Min(ChunkStart(chunk + 1), high) - FirstOf(chunk)), page_tokens);
   }
+  // Whether none of the chunks [chunk, end) has more than two pages: then a group that is through with its own, of a wave
+  // of them, is less than kSlots (nvidia.cuh) pages behind its first one of the next wave. A chunk is no longer than those
+  // behind it, but for the last one.
+  EVT_FN bool Near(const AttentionParams& p, i32 element_bytes, i32 chunk, i32 end) const {
+    const i32 page_tokens = KvPageTokens(p.head_dim, element_bytes);
+    return Max(Pages(page_tokens, Max(chunk, end - 2)), Pages(page_tokens, end - 1)) <= 2;
+  }
   // Chunks worked on at a time, where `groups` groups of threads take `units` each.
   static EVT_FN i32 Wave(i32 groups, i32 units) { return units == 1 ? groups : Max(1, groups / units); }
 
@@ -147,9 +154,8 @@ struct AttentionRoom {
   i32 running_at, results_at;  // bytes
   i32 slots;                   // chunks whose results fit
 
-  EVT_FN void Set(const Task<AttentionParams>& t) {
-    const AttentionParams& p = t.params();
-    task = AttentionTask(t, static_cast<i32>(sizeof(T)));
+  EVT_FN void Set(const AttentionParams& p, const AttentionTask& prepared) {
+    task = prepared;
     more_queries = nullptr;
     query_split = 1 << 30;
     const i32 elements = task.rows * p.head_dim;
@@ -162,6 +168,11 @@ struct AttentionRoom {
     if (fresh) {
       running_at += fresh_bytes;
       results_at += fresh_bytes;
+    }
+    // Sums so far are needed only where results are merged more than once.
+    const bool once = task.Near(p, static_cast<i32>(sizeof(T)), task.item.chunk_first, task.item.chunk_end);
+    if (once && running_at + (task.item.chunk_end - task.item.chunk_first) * result_bytes <= MemoryBytes()) {
+      results_at = running_at;
     }
     slots = (MemoryBytes() - results_at) / Max(1, result_bytes);
   }

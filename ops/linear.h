@@ -168,7 +168,7 @@ struct Linear {
     constexpr u32 kStepBytes = kSegments * 128 * kElements;
     Shape shape;
     if constexpr (Follows<L>) {
-      shape = MemoOf<T>(lane).At(lane.Slot()).shape;
+      shape = SetupOf<T>(lane).shape;
     } else {
       shape = ShapeOf<T>(lane, t);
     }
@@ -266,13 +266,13 @@ struct Linear {
   // Before the task begins: what would take as long as several pages.
   template <class T, class W>
   static EVT_FN void Prepare(W& w, const Task<Params>& t) {
-    Memo<T>& memo = MemoOf<T>(w);
+    Memo& memo = MemoOf(w);
     const Shape shape = ShapeOf<T>(w, t);
     const Params& p = t.params();
     const i32 first_row =
         (shape.part.tile - (p.expert_tiles > 0 ? TileOf(t).expert * p.expert_tiles : 0)) * p.tile_rows;
     const Setup<T> setup{shape, LinearEpilogue<T>(t, memo.scale, first_row, shape.part.token, shape.part.tokens)};
-    if (w.Leader()) memo.At(SlotOf(w)) = setup;
+    if (w.Leader()) SetupOf<T>(w) = setup;
     if constexpr (Prepares<W>) {
       if (p.gathers == 0 && shape.part.tokens <= 8) {  // one group is one run of memory
         constexpr u32 kStepBytes = kSegments * 128 * static_cast<u32>(sizeof(T));
@@ -286,8 +286,8 @@ struct Linear {
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
     const Params& p = t.params();
     if constexpr (!Follows<W>) Prepare<T>(w, t);
-    Memo<T>& memo = MemoOf<T>(w);
-    Setup<T>& setup = memo.At(SlotOf(w));
+    Memo& memo = MemoOf(w);
+    Setup<T>& setup = SetupOf<T>(w);
     const Shape shape = setup.shape;
     const Part part = shape.part;
     const bool wide = shape.wide;
@@ -317,37 +317,26 @@ struct Linear {
     Shape shape;
     LinearEpilogue<T> ending;
   };
-  // Kept from one task of a worker to the next: all tasks of a grid's layer need the same scales. With the tasks that
-  // are prepared.
-  template <class T>
+  template <class T, class W>
+  static EVT_FN Setup<T>& SetupOf(W& w) {
+    static_assert(sizeof(Setup<T>) <= kPreparedBytes, "prepared");
+    return *reinterpret_cast<Setup<T>*>(w.Prepared());
+  }
+  // Kept from one task of a worker to the next: all tasks of a grid's layer need the same scales.
   struct Memo {
     const Node* node;
     i32 layer, token;
     float scale[kMaxTileTokens];
-    alignas(16) u8 setups[kPreparedTasks][sizeof(Setup<T>)];
-
-    EVT_FN Setup<T>& At(u32 slot) { return *reinterpret_cast<Setup<T>*>(setups[slot]); }
   };
-
-  template <class T, class W>
-  static EVT_FN Memo<T>& MemoOf(W& w) {
-    return *reinterpret_cast<Memo<T>*>(w.Memo());
-  }
-  // Where a task is prepared; workers that do all by themselves have one place.
+  static_assert(sizeof(Memo) <= kMemoBytes, "memo");
   template <class W>
-  static EVT_FN u32 SlotOf(const W& w) {
-    if constexpr (Follows<W> || Prepares<W>) {
-      return w.Slot();
-    } else {
-      return 0;
-    }
+  static EVT_FN Memo& MemoOf(W& w) {
+    return *reinterpret_cast<Memo*>(w.Memo());
   }
 
   // 1 / rms of each token: sums of squares over blocks of 16 columns, added in the fixed order of RowSums.
-  template <class T, class W>
-  static EVT_FN void NormScales(W& w, const Task<Params>& t, i32 begin, i32 tokens,
-                                Memo<T>& memo) {
-    static_assert(sizeof(Memo<T>) <= kMemoBytes, "memo");
+  template <class W>
+  static EVT_FN void NormScales(W& w, const Task<Params>& t, i32 begin, i32 tokens, Memo& memo) {
     if (memo.node == &t.node && memo.layer == t.at.layer && memo.token == begin) return;
     const Params& p = t.params();
     const i32 blocks = CeilDiv(p.norm_size, 16);

@@ -23,6 +23,7 @@
 // Cost: KV bytes of each item once; 4 * head_dim flops per query head and visible key.
 #pragma once
 
+#include "device/dispatch.h"
 #include "device/layout.h"
 #include "device/op.h"
 #include "device/softmax.h"
@@ -96,8 +97,16 @@ struct PagedAttention {
     });
   }
 
+  // Where the task is in the step's tables, which are two trips to memory away.
+  template <class T, class W>
+  static EVT_FN void Prepare(W& w, const Task<Params>& t) {
+    const AttentionTask task(t, static_cast<i32>(sizeof(T)));
+    if (w.Leader()) TaskOf(w) = task;
+  }
+
   template <class T, class W>
   static EVT_FN void Compute(W& w, const Task<Params>& t) {
+    if constexpr (!Follows<W>) Prepare<T>(w, t);
     // The task and its memory are described in Scratch: registers are for sums.
     const Params& p = t.params();
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
@@ -105,9 +114,8 @@ struct PagedAttention {
     const AttentionTask& task = room.task;
     using Long = typename W::template LongAttention<T>;
     w.Sync();  // the task before may still be reading Scratch
-    if (w.Leader()) room.Set(t);
+    if (w.Leader()) room.Set(t.params(), TaskOf(w));
     w.Sync();
-    LoadConstants<T>(w, t, room);
     if (!w.AwaitReady()) return;  // which is a Sync, too
     const bool many = Opaque(task.item.appended) != 0;
     if (many) {
@@ -126,7 +134,7 @@ struct PagedAttention {
     const u32 lane = static_cast<u32>(Opaque(many ? kLaneInput : kLaneStream));
     const i32 units = many ? W::kGroups : tile.Units(task.rows, p.head_dim);
     const i32 wave = AttentionTask::Wave(W::kGroups, units);
-    i32 turn = 0;  // of the merge; the running state's two places take turns
+    MergeTurn turn;
     EVT_ROLLED
     for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
       const i32 chunks = Min(wave, task.item.chunk_end - first);
@@ -151,7 +159,7 @@ struct PagedAttention {
       if (Opaque(static_cast<i32>(lane)) == kLaneInput) {
         merged.Merge(tile, task.rows, p.head_dim, room.long_memory);
       } else {
-        turn = LeaveResults<T>(w, t, room, tile, first, chunks, wave, slot, turn);
+        LeaveResults<T>(w, t, room, tile, first, chunks, wave, slot, turn);
       }
     }
     if (Opaque(static_cast<i32>(lane)) == kLaneInput) {
@@ -169,24 +177,10 @@ struct PagedAttention {
     return t.Operand<const AttentionItem>(AttentionOperand::kItems)[t.at.at[0]].appended != 0;
   }
 
-  // What a decode row needs that no other task makes.
-  template <class T, class W>
-  static EVT_FN void LoadConstants(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
-    const Params& p = t.params();
-    const AttentionTask& task = room.task;
-    if (!room.fresh) return;
-    const i32 fours = p.head_dim / 4;
-    const i32 position = task.item.context + task.item.q_first;
-    w.Parallel(p.qk_norm ? 3 * fours : fours, [&](i32 i) {
-      const i32 at = i % fours * 4;
-      if (i < fours) {
-        if (i == 0) room.fresh_block = task.Table(t)[position / p.block_size];
-        Four<float>::Of(Angles(t, task, position) + at).To(room.fresh_token(p.head_dim) + 2 * p.head_dim + at);
-      } else {
-        const int operand = i < 2 * fours ? AttentionOperand::kQueryNorm : AttentionOperand::kKeyNorm;
-        Four<T>::Of(t.Operand<const T>(operand) + at).To(room.gains(p.head_dim) + (i - fours) * 4);
-      }
-    });
+  template <class W>
+  static EVT_FN AttentionTask& TaskOf(W& w) {
+    static_assert(sizeof(AttentionTask) <= kPreparedBytes, "prepared");
+    return *reinterpret_cast<AttentionTask*>(w.Prepared());
   }
 
   // Queries, normed, rotated, scaled and rounded to storage; beside them what FreshTokens will need.
@@ -197,13 +191,25 @@ struct PagedAttention {
     const i32 half = p.head_dim / 2;
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     const i32 heads = cut.Heads(p, t.at.at[2]);
-    // Threads behind those that a few rows need.
+    // Of a decode row, by threads behind those that its queries need: raw key and value, and what goes with them.
     constexpr i32 kFirst = 128;
-    w.Parallel(room.fresh ? kFirst + 2 * p.head_dim / 4 : 0, [&](i32 i) {
+    w.Parallel(room.fresh ? kFirst + p.head_dim / 4 : 0, [&](i32 i) {
       if (i < kFirst) return;
-      const i32 at = (i - kFirst) * 4;
-      const float* from = task.Raw(t, task.item.q_first) + p.group * p.head_dim;
-      Four<float>::Of(from + at).To(room.fresh_token(p.head_dim) + at);
+      const i32 at = (i - kFirst) * 4, position = task.item.context + task.item.q_first;
+      const float* from = task.Raw(t, task.item.q_first) + p.group * p.head_dim + at;
+      const Four<float> key = Four<float>::Of(from), value = Four<float>::Of(from + p.head_dim);
+      const Four<float> angles = Four<float>::Of(Angles(t, task, position) + at);
+      if (p.qk_norm) {
+        const Four<T> query_gain = Four<T>::Of(t.Operand<const T>(AttentionOperand::kQueryNorm) + at);
+        const Four<T> key_gain = Four<T>::Of(t.Operand<const T>(AttentionOperand::kKeyNorm) + at);
+        query_gain.To(room.gains(p.head_dim) + at);
+        key_gain.To(room.gains(p.head_dim) + p.head_dim + at);
+      }
+      float* to = room.fresh_token(p.head_dim) + at;
+      key.To(to);
+      value.To(to + p.head_dim);
+      angles.To(to + 2 * p.head_dim);
+      if (at == 0) room.fresh_block = task.Table(t)[position / p.block_size];
     });
     const auto raw = [&](i32 row) {
       return task.Raw(t, task.item.q_first + row / heads) +
@@ -228,9 +234,11 @@ struct PagedAttention {
     w.Parallel(task.rows * fours, [&](i32 i) {
       const i32 row = i / fours, at = i % fours * 4;
       const float* x = (kept ? room.running() + row * p.head_dim : raw(row)) + at;
-      const float* angles = room.fresh ? room.fresh_token(p.head_dim) + 2 * p.head_dim
-                                       : Angles(t, task, task.item.context + task.item.q_first + row / heads);
-      const T* gain = room.fresh ? room.gains(p.head_dim) : t.Operand<const T>(AttentionOperand::kQueryNorm);
+      // Behind a barrier they are near; without one they come with the queries.
+      const bool near = p.qk_norm && room.fresh;
+      const float* angles = near ? room.fresh_token(p.head_dim) + 2 * p.head_dim
+                                 : Angles(t, task, task.item.context + task.item.q_first + row / heads);
+      const T* gain = near ? room.gains(p.head_dim) : t.Operand<const T>(AttentionOperand::kQueryNorm);
       const Four<float> low = Four<float>::Of(x), high = Four<float>::Of(x + half);
       const Four<float> angle[2] = {Four<float>::Of(angles + at * 2), Four<float>::Of(angles + at * 2 + 4)};
       Four<T> out_low, out_high;
@@ -267,14 +275,23 @@ struct PagedAttention {
         [&](i32 row) { return Min(end - page, first + row / heads + 1); });
   }
 
-  // What the groups have of a wave's chunks. Returns the turn of the next merge.
+  struct MergeTurn {
+    i32 turn = 0;  // the running state's two places take turns
+    i32 kept = 0;  // results in Scratch that have not been merged
+  };
+  // What the groups have of a wave's chunks.
   template <class T, class W, class Tile>
-  static EVT_FN i32 LeaveResults(W& w, const Task<Params>& t, AttentionRoom<T>& room, Tile& tile, i32 first, i32 chunks,
-                                 i32 wave, i32 slot, i32 turn) {
+  static EVT_FN void LeaveResults(W& w, const Task<Params>& t, AttentionRoom<T>& room, Tile& tile, i32 first,
+                                  i32 chunks, i32 wave, i32 slot, MergeTurn& turn) {
     const Params& p = t.params();
     const AttentionTask& task = room.task;
     // Results wait in registers until there is room for them. Those of parts go straight to memory.
     const bool merges = Opaque(task.item.part) == 0;
+    const i32 left = task.item.chunk_end - first - wave;
+    // Groups begin with the next wave one by one if its results have room beside these, and if its pages are so near
+    // that a group cannot take a page of this wave, in the same slot, for one that it looks for (W::Peek).
+    const bool goes_on = left > 0 && task.Near(p, static_cast<i32>(sizeof(T)), first, first + chunks) &&
+                         (!merges || turn.kept + chunks + Min(wave, left) <= room.slots);
     EVT_ROLLED
     for (i32 done = 0; done < chunks; done += room.slots) {
       const i32 count = merges ? Min(room.slots, chunks - done) : chunks;
@@ -282,22 +299,24 @@ struct PagedAttention {
         const i32 order = Opaque(task.item.first_order + first + slot - task.item.chunk_first);
         const i32 floats = ResultFloats(p.head_dim);
         tile.Store(task.rows, p.head_dim, [&](i32 row) {
-          return merges ? room.results() + ((slot - done) * task.rows + row) * floats
+          return merges ? room.results() + ((turn.kept + slot - done) * task.rows + row) * floats
                         : Partial<T>(t, task, order, row);
         });
       }
+      if (goes_on) {
+        turn.kept += chunks;
+        break;
+      }
       if (!merges) {
-        // Merges have barriers; without one a group could look for a page of the next wave while another's of this
-        // wave, in the same slot, has not arrived.
-        if (first + wave < task.item.chunk_end) w.Sync();
+        if (left > 0) w.Sync();
         break;
       }
       w.Sync();
       const bool last = first + done + count >= task.item.chunk_end;
-      MergeResults<T>(w, t, room, count, turn++, last);
+      MergeResults<T>(w, t, room, turn.kept + count, turn.turn++, last);
+      turn.kept = 0;
       if (!last) w.Sync();
     }
-    return turn;
   }
 
   // Results of some chunks in Scratch join what came before them. The last ones of the task leave its output, or

@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // A kernel ends stuck steps itself; if even that does not happen, the GPU is lost to this process.
 constexpr std::chrono::minutes kDeviceSilence{10};
-constexpr int kNotPagesBytes = kWorkerStateBytes + kScratchBytes + kMemoBytes;
+constexpr int kNotPagesBytes = kWorkerStateBytes + kScratchBytes + kKeptBytes;
 
 class CudaExecutorImpl : public CudaExecutor {
  public:

@@ -52,7 +52,7 @@ class SimExecutorImpl : public HostExecutor, public SimExecutor {
     roles_.resize(static_cast<size_t>(workers) * kRoles);
     for (SimShared& shared : shared_) {
       ASSIGN_OR_RETURN(const Buffer pages, AllocateBuffer(int64_t{options.pages} * kPageBytes));
-      ASSIGN_OR_RETURN(const Buffer scratch, AllocateBuffer(kScratchBytes + kMemoBytes));
+      ASSIGN_OR_RETURN(const Buffer scratch, AllocateBuffer(kScratchBytes + kKeptBytes));
       shared.pages = reinterpret_cast<u8*>(pages.address);
       shared.scratch = reinterpret_cast<u8*>(scratch.address);
       std::memset(shared.pages, kSimPoison, static_cast<size_t>(options.pages) * kPageBytes);
@@ -130,7 +130,7 @@ void SimExecutorImpl::ResetWorker(int index, const StepView& view) {
   shared = {};
   shared.pages = pages;
   shared.scratch = scratch;
-  std::memset(scratch + kScratchBytes, 0, kMemoBytes);
+  std::memset(scratch + kScratchBytes, 0, kKeptBytes);
   const bool one_lane = options_.controls.one_page_lane;
   shared.pool.Reset(static_cast<u32>(options_.pages), one_lane ? 0 : floors_[0],
                     one_lane ? 0 : floors_[1]);

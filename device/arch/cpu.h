@@ -64,7 +64,7 @@ struct CpuWorkerBase {
     aborted_ = false;
     task_.grid = -1;
     finished_ = 0;
-    __builtin_memset(memo_, 0, kMemoBytes);
+    __builtin_memset(memo_, 0, kKeptBytes);
     DirectSync::StoreRelaxed(ProgressWord(), 0);
   }
 
@@ -181,7 +181,7 @@ struct CpuWorkerBase {
   u8** blocks_;
   u32 block_count_, block_used_;
   alignas(64) u8 scratch_[kScratchBytes];
-  alignas(64) u8 memo_[kMemoBytes];
+  alignas(64) u8 memo_[kKeptBytes];
 };
 
 template <int kIsaId>
@@ -267,6 +267,7 @@ struct CpuWorker : CpuWorkerBase, HostWords<CpuWorker<kIsaId>> {
   EVT_FN bool Leader() const { return true; }
   EVT_FN u8* Scratch() { return scratch_; }
   EVT_FN u8* Memo() { return memo_; }
+  EVT_FN u8* Prepared() { return memo_ + kMemoBytes; }
   // Both orders: acquires what earlier arrivers wrote, releases what we wrote; counterpart: itself.
   EVT_FN u32 Arrive(u32* counter) { return DirectSync::FetchAddAcqRel(counter, 1); }
 

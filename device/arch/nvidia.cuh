@@ -154,7 +154,7 @@ EVT_FN void StoreSlot(u32 address, SlotPage slot) {
 inline constexpr u32 kSharedStateBytes = (sizeof(SharedState) + 127) / 128 * 128;
 static_assert(kSharedStateBytes <= kWorkerStateBytes, "the host counts pages with it");
 // Scratch and memo follow, then pages.
-inline constexpr u32 kPagesAt = (kSharedStateBytes + kScratchBytes + kMemoBytes + 127) / 128 * 128;
+inline constexpr u32 kPagesAt = (kSharedStateBytes + kScratchBytes + kKeptBytes + 127) / 128 * 128;
 
 struct ElementWait {
   const u32* counter;
@@ -246,8 +246,9 @@ struct GpuWorkerBase {
     return Ended(role, kAbortStuckEvent);
   }
   EVT_FN bool HasEnded() const { return *static_cast<volatile u32*>(&shared.ended) != 0; }
-  // kMemoBytes that ops keep from task to task, and where they prepare tasks.
+  // What ops keep from task to task, and behind it what they prepare of each task that is handed over.
   EVT_FN u8* Memo() const { return reinterpret_cast<u8*>(&shared) + kSharedStateBytes + kScratchBytes; }
+  EVT_FN u8* PreparedOf(u32 slot) const { return Memo() + kMemoBytes + slot * kPreparedBytes; }
   EVT_FN void SetCause(u32 role, u32 cause) {
     static_cast<volatile Waiting*>(&shared.waiting[role])->cause = cause;
   }

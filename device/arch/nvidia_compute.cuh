@@ -60,6 +60,7 @@ struct GpuCompute : GpuWorkerBase<Port> {
     return from.task;
   }
   EVT_FN u32 Slot() const { return begun % kHandedSlots; }
+  EVT_FN u8* Prepared() const { return this->PreparedOf(Slot()); }
   EVT_FN GpuPage Take(u32 lane) {
     const uint2 page = TakeShared(lane);
     return GpuPage{this->pages + (page.x - PagesAddress()), page.y};
@@ -85,16 +86,18 @@ struct GpuCompute : GpuWorkerBase<Port> {
   }
   EVT_FN u32 AddressOf(i32 page) const { return PagesAddress() + static_cast<u32>(page) * kPageBytes; }
   EVT_FN GpuPage Peek(u32 lane, i32 ahead) {
-    const uint2 page = PeekShared(lane, static_cast<u32>(ahead));
+    const uint2 page = PeekShared<true>(lane, static_cast<u32>(ahead));
     return GpuPage{this->pages + (page.x - PagesAddress()), page.y};
   }
+  template <bool kFar = false>
   EVT_FN uint2 PeekShared(u32 lane, u32 ahead) {
     const u32 at = Taken(lane) + ahead;
     const u32 slot = at % kSlots;
-    // Far ahead, the slot's page before may not even have arrived, for warps that have to do with it, and `full`
-    // could not tell that phase from the one wanted. `empty` can: this warp has not dropped the page wanted.
+    // Where warps have pages of their own (kFar), the slot's page before may not even have arrived, for a warp that has
+    // to do with it, and `full` could not tell that phase from the one wanted. `empty` can: this warp has not dropped the
+    // page wanted.
     EVT_ROLLED
-    for (u32 turn = ahead >= kSlots ? 0 : 1; turn < 2; ++turn) {
+    for (u32 turn = kFar ? 0 : 1; turn < 2; ++turn) {
       AwaitBarrier(this->base + (turn == 0 ? EmptyAt(lane, slot) : FullAt(lane, slot)), (at / kSlots - 1 + turn) % 2,
                    kAbortStuckPage);
     }

@@ -198,6 +198,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
     return true;
   }
   EVT_FN u32 Slot() const { return followed % kHandedSlots; }
+  EVT_FN u8* Prepared() const { return this->PreparedOf(Slot()); }
   EVT_FN void Through() {
     __syncwarp();  // all lanes have read what was handed over
     if (LaneId() == 0) {

@@ -19,6 +19,7 @@ struct GpuWalker : GpuWorkerBase<Port> {
   using Base::Base;
 
   EVT_FN u32 Slot() const { return handed % kHandedSlots; }
+  EVT_FN u8* Prepared() const { return this->PreparedOf(Slot()); }
   EVT_FN bool Leader() const { return LaneId() == 0; }
 
   // Publications; a task's events are left to the input role.

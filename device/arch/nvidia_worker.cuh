@@ -83,7 +83,7 @@ EVT_FN void RunWorkerOn(const ProgramRecord& record, const StepHeader* header, u
     shared.step.header = header;
   }
   // What ops keep from task to task starts as nothing.
-  if (threadIdx.x < kMemoBytes / 4) reinterpret_cast<u32*>(scratch + kScratchBytes)[threadIdx.x] = 0;
+  if (threadIdx.x < kKeptBytes / 4) reinterpret_cast<u32*>(scratch + kScratchBytes)[threadIdx.x] = 0;
   __syncthreads();
   ShareNodes(p, shared, record);
   const u32 rows = header->rows;

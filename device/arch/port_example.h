@@ -74,6 +74,9 @@ struct ExampleWorker {
   u8* Scratch();
   // kMemoBytes more, kept from task to task and all zero when a step begins.
   u8* Memo();
+  // kPreparedBytes more, 16-byte aligned, of the task in hand: what its op's Prepare leaves there, its Compute finds, and
+  // its Input where that follows (Follows).
+  u8* Prepared();
   // The role's arrival on a counter in global memory, after all its writes: returns the number of
   // earlier arrivals to every thread. Acquires what earlier arrivers wrote, releases what we wrote: "the
   // last to arrive merges". Includes Sync before and after.

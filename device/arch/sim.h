@@ -259,6 +259,7 @@ struct SimWorker : HostWords<SimWorker> {
   EVT_FN bool Leader() const { return true; }
   EVT_FN u8* Scratch() { return shared->scratch; }
   EVT_FN u8* Memo() { return shared->scratch + kScratchBytes; }
+  EVT_FN u8* Prepared() { return Memo() + kMemoBytes; }
   u32 Arrive(u32* counter) { return SimSync::FetchAddAcqRel(counter, 1); }
   static EVT_FN constexpr i32 FragmentElement(i32 row, i32 k) { return k * 16 + row; }
 

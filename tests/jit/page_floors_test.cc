@@ -32,7 +32,7 @@ TEST_CASE("every GPU has the pages that a decoder needs there, and one with fewe
   const Program program = DecoderProgram();
   for (const GpuArch& arch : GpuArchs()) {
     CAPTURE(arch.name);
-    const int not_pages = kWorkerStateBytes + kScratchBytes + kMemoBytes;
+    const int not_pages = kWorkerStateBytes + kScratchBytes + kKeptBytes;
     const int pages = (arch.shared_bytes - not_pages) / static_cast<int>(kPageBytes);
     CHECK(CheckPages(program, arch, pages, arch.name).ok());
     const PageFloors floors = FloorsOf(program, arch.stream_floor);

@@ -71,6 +71,7 @@ struct GroupWorker {
     return team.worker.AwaitReady();
   }
   u8* Scratch() { return team.worker.Scratch(); }
+  u8* Prepared() { return team.worker.Prepared(); }
   CpuPage Peek(u32 lane, i32 ahead) { return team.worker.Peek(lane, taken[lane] + ahead); }
   CpuPage Take(u32 lane) { return team.worker.Peek(lane, taken[lane]++); }
   void Drop(u32) {}
@@ -145,7 +146,8 @@ TEST_CASE("attention by groups of threads has the bits of one group, in waves an
     const AttentionData<BF16> data(s, 3);
     s.max_partials = 4096;
     const AttentionData<BF16> split_data(s, 3);
-    for (const int context : {0, 300, 511, 640, 2100}) {
+    // 512 and 1,000: a second wave of chunks begins without waiting for the first, where results have room.
+    for (const int context : {0, 300, 511, 512, 640, 1000, 2100}) {
       INFO("context " << context);
       const auto whole = LongDecode(kOneGroup, data, context, 1);
       for (const int workers : {1, 3, 20}) {
