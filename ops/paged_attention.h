@@ -28,8 +28,8 @@
 #include "device/op.h"
 #include "device/softmax.h"
 #include "ops/attention_keys.h"
-#include "ops/attention_merge.h"
 #include "ops/attention_pages.h"
+#include "ops/attention_results.h"
 
 namespace eventide {
 
@@ -113,6 +113,7 @@ struct PagedAttention {
     AttentionRoom<T>& room = AttentionRoom<T>::Of(w);
     const AttentionTask& task = room.task;
     using Long = typename W::template LongAttention<T>;
+    using Results = AttentionResults<T>;
     w.Sync();  // the task before may still be reading Scratch
     if (w.Leader()) room.Set(t.params(), TaskOf(w));
     w.Sync();
@@ -134,7 +135,7 @@ struct PagedAttention {
     const u32 lane = static_cast<u32>(Opaque(many ? kLaneInput : kLaneStream));
     const i32 units = many ? W::kGroups : tile.Units(task.rows, p.head_dim);
     const i32 wave = AttentionTask::Wave(W::kGroups, units);
-    MergeTurn turn;
+    typename Results::Turn turn;
     EVT_ROLLED
     for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
       const i32 chunks = Min(wave, task.item.chunk_end - first);
@@ -159,17 +160,17 @@ struct PagedAttention {
       if (Opaque(static_cast<i32>(lane)) == kLaneInput) {
         merged.Merge(tile, task.rows, p.head_dim, room.long_memory);
       } else {
-        LeaveResults<T>(w, t, room, tile, first, chunks, wave, slot, turn);
+        Results::Leave(w, t, room, tile, first, chunks, wave, slot, turn);
       }
     }
     if (Opaque(static_cast<i32>(lane)) == kLaneInput) {
       w.Sync();  // queries make room for outputs
       merged.Output(tile, room.queries(), task.rows, p.head_dim, room.long_memory,
-                    [&](i32 row, i32 d, const Neighbours<T, 8>& out) { out.To(OutputOf<T>(t, task, row, d)); });
+                    [&](i32 row, i32 d, const Neighbours<T, 8>& out) { out.To(Results::OutputOf(t, task, row, d)); });
       EVT_ROLLED
       for (i32 i = 0; i < 1 + Long::kPages; ++i) w.Drop(kLaneStream);
     }
-    if (Opaque(task.item.parts) > 1) MergeParts<T>(w, t, room);
+    if (Opaque(task.item.parts) > 1) Results::MergeParts(w, t, room);
   }
 
  private:
@@ -273,141 +274,6 @@ struct PagedAttention {
         end - page, cut.page_tokens, task.rows, p.head_dim,
         [&](i32 row) { return p.window > 0 ? Max(0, first + row / heads - p.window + 1) : 0; },
         [&](i32 row) { return Min(end - page, first + row / heads + 1); });
-  }
-
-  struct MergeTurn {
-    i32 turn = 0;  // the running state's two places take turns
-    i32 kept = 0;  // results in Scratch that have not been merged
-  };
-  // What the groups have of a wave's chunks.
-  template <class T, class W, class Tile>
-  static EVT_FN void LeaveResults(W& w, const Task<Params>& t, AttentionRoom<T>& room, Tile& tile, i32 first,
-                                  i32 chunks, i32 wave, i32 slot, MergeTurn& turn) {
-    const Params& p = t.params();
-    const AttentionTask& task = room.task;
-    // Results wait in registers until there is room for them. Those of parts go straight to memory.
-    const bool merges = Opaque(task.item.part) == 0;
-    const i32 left = task.item.chunk_end - first - wave;
-    // Groups begin with the next wave one by one if its results have room beside these, and if its pages are so near
-    // that a group cannot take a page of this wave, in the same slot, for one that it looks for (W::Peek).
-    const bool goes_on = left > 0 && task.Near(p, static_cast<i32>(sizeof(T)), first, first + chunks) &&
-                         (!merges || turn.kept + chunks + Min(wave, left) <= room.slots);
-    EVT_ROLLED
-    for (i32 done = 0; done < chunks; done += room.slots) {
-      const i32 count = merges ? Min(room.slots, chunks - done) : chunks;
-      if (slot >= done && slot < done + count) {
-        const i32 order = Opaque(task.item.first_order + first + slot - task.item.chunk_first);
-        const i32 floats = ResultFloats(p.head_dim);
-        tile.Store(task.rows, p.head_dim, [&](i32 row) {
-          return merges ? room.results() + ((turn.kept + slot - done) * task.rows + row) * floats
-                        : Partial<T>(t, task, order, row);
-        });
-      }
-      if (goes_on) {
-        turn.kept += chunks;
-        break;
-      }
-      if (!merges) {
-        if (left > 0) w.Sync();
-        break;
-      }
-      w.Sync();
-      const bool last = first + done + count >= task.item.chunk_end;
-      MergeResults<T>(w, t, room, turn.kept + count, turn.turn++, last);
-      turn.kept = 0;
-      if (!last) w.Sync();
-    }
-  }
-
-  // Results of some chunks in Scratch join what came before them. The last ones of the task leave its output, or
-  // the first partial of a tile of several parts.
-  template <class T, class W>
-  static EVT_FN void MergeResults(W& w, const Task<Params>& t, AttentionRoom<T>& room, i32 count, i32 turn,
-                                  bool last) {
-    const Params& p = t.params();
-    const AttentionTask& task = room.task;
-    const i32 pairs = p.head_dim / 2;
-    w.Parallel(task.rows * pairs, [&](i32 i) {
-      const i32 row = i / pairs, d = i % pairs * 2;
-      float* running = room.running() + row * p.head_dim + d;
-      MergedPair merged;
-      if (turn > 0) {
-        merged.state = room.running_state[turn % 2][row];
-        merged.low = running[0];
-        merged.high = running[1];
-      }
-      const i32 floats = ResultFloats(p.head_dim);
-      merged.Join<4>(room.results() + row * floats, d, p.head_dim, task.rows * floats, count);
-      if (last && task.item.parts == 1) {
-        StoreOutput<T>(t, task, row, d, merged);
-        return;
-      }
-      float* state = &room.running_state[(turn + 1) % 2][row].max;
-      if (last) {
-        running = Partial<T>(t, task, 0, row) + d;
-        state = running + p.head_dim;
-      }
-      Two<float>{merged.low, merged.high}.To(running);
-      if (d > 0) return;
-      state[0] = merged.state.max;
-      state[1] = merged.state.sum;
-    });
-  }
-
-  // Partials: [slot][head][head_dim sums, maximum, sum of weights].
-  template <class T>
-  static EVT_FN float* Partial(const Task<Params>& t, const AttentionTask& task, i32 order,
-                               i32 row) {
-    const Params& p = t.params();
-    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
-    const i32 heads = cut.Heads(p, t.at.at[2]);
-    const i64 slot =
-        task.item.partial_base + static_cast<i64>(order) * task.item.q_count + row / heads;
-    return t.Operand<float>(AttentionOperand::kPartials) +
-           (slot * p.kv_heads * p.group + Head(p, cut, t.at, row % heads)) * ResultFloats(p.head_dim);
-  }
-  // A query head among all: `head` counts those of the task.
-  static EVT_FN i32 Head(const Params& p, const AttentionCut& cut, const Coord& at, i32 head) {
-    return at.at[1] * p.group + at.at[2] * cut.split_heads + head;
-  }
-
-  // The last part of a tile to arrive merges the partials of all, in order.
-  template <class T, class W>
-  static EVT_FN void MergeParts(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
-    const Params& p = t.params();
-    const AttentionTask& task = room.task;
-    const i32 splits = AttentionSplits(p.head_dim, p.group, static_cast<i32>(sizeof(T)));
-    u32* counter = t.Operand<u32>(AttentionOperand::kMerge) +
-                   (task.item.group * p.kv_heads + t.at.at[1]) * splits + t.at.at[2];
-    if (w.Arrive(counter) + 1 < static_cast<u32>(task.item.parts)) return;
-    if (w.Leader()) *counter = 0;  // for the next layer, which waits for this one's notify
-    const i32 orders = task.Orders(t), pairs = p.head_dim / 2;
-    const i32 stride = task.item.q_count * p.kv_heads * p.group * ResultFloats(p.head_dim);
-    w.Parallel(task.rows * pairs, [&](i32 i) {
-      const i32 row = i / pairs, d = i % pairs * 2;
-      MergedPair merged;
-      merged.Join<8>(Partial<T>(t, task, 0, row), d, p.head_dim, stride, orders);
-      StoreOutput<T>(t, task, row, d, merged);
-    });
-  }
-
-  template <class T>
-  static EVT_FN void StoreOutput(const Task<Params>& t, const AttentionTask& task, i32 row, i32 d,
-                                 const MergedPair& merged) {
-    const float inverse = merged.state.sum > 0.0f ? Divide(1.0f, merged.state.sum) : 0.0f;
-    const Two<T> out = {Storage<T>::From(Multiply(merged.low, inverse)),
-                        Storage<T>::From(Multiply(merged.high, inverse))};
-    out.To(OutputOf<T>(t, task, row, d));
-  }
-  template <class T>
-  static EVT_FN T* OutputOf(const Task<Params>& t, const AttentionTask& task, i32 row, i32 d) {
-    const Params& p = t.params();
-    const i32 k = p.kv_heads * p.group * p.head_dim;
-    const i32 token = task.row_start + task.item.q_first;
-    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
-    const i32 heads = cut.Heads(p, t.at.at[2]);
-    return t.Operand<T>(AttentionOperand::kOutput) +
-           ActivationIndex(k, token + row / heads, Head(p, cut, t.at, row % heads) * p.head_dim + d);
   }
 };
 
