@@ -44,6 +44,7 @@ struct Linear {
   // What a task multiplies: row tiles (of all experts in turn) and tokens, or slots.
   struct Part {
     i32 tile, tiles, token, tokens;
+    bool of_team;  // of tokens that a team shares
   };
   // With few tokens, each task has its own rows and all of them. With more, tasks of a team have each other's rows, too,
   // and a part of the tokens: products of large tiles need fewer bytes. Its tasks wait for and notify the same elements,
@@ -53,7 +54,7 @@ struct Linear {
     constexpr i32 kTokens = TileTokens(kElements);
     const Params& p = t.params();
     const i32 row_tiles = static_cast<i32>(static_cast<u32>(p.rows + p.tile_rows - 1) >> (p.tile_rows == 32 ? 5 : 4));
-    Part part = {t.at.at[1] * p.tiles, p.tiles, 0, 0};
+    Part part = {t.at.at[1] * p.tiles, p.tiles, 0, 0, false};
     if (p.expert_tiles > 0) {
       const ExpertTile& tile = TileOf(t);
       const i32 rows = tile.rows[p.gathers];
@@ -77,6 +78,7 @@ struct Linear {
       const i32 begin = (groups * mine >> bits) * 8, end = (groups * (mine + 1) >> bits) * 8;
       part.token += begin;
       part.tokens = Min(part.tokens, end) - begin;
+      part.of_team = true;
     }
     part.tiles = Min(part.tiles, row_tiles - part.tile);
     return part;
@@ -86,9 +88,11 @@ struct Linear {
   template <class T, class W>
   static EVT_FN bool Wide(const Params& p, const Part& part) {
     return W::kWideTiles && sizeof(T) == 2 && p.tile_rows == 32 && p.gathers == 0 && part.tiles > 1 &&
-           part.tokens > kWideFrom;
+           (part.tokens > kWideFrom || part.of_team);
   }
-  static constexpr i32 kWideFrom = 32;  // with fewer, pairs by mma.sync are as fast (measured)
+  // With fewer, pairs by mma.sync are as fast (measured). Members of a team, which have as many at least, wait for the
+  // slowest: where some were wide and others, of just so many, were not, steps took 12 to 18 % longer.
+  static constexpr i32 kWideFrom = 32;
   static constexpr i32 kKeepsUpTo = 16;  // tokens: with more, registers are short
 
   template <class T, class L>
