@@ -24,10 +24,14 @@ struct Plan {
   // 4 % longer.)
   static constexpr i32 kPartTokens = 256;
   // Query tokens from which on a row has large tiles over keys that `append_kv` has put into the cache, in steps in
-  // which that has tasks. Behind long contexts only if there are enough of these tiles for the workers. (Measured on an
-  // H200, llama-3.1-8b, a row alone: 32, 48 and 63 tokens in small tiles take 6.2, 8.2 and 9.9 ms, 64 in large ones 6.6.)
-  static constexpr i32 kLongTokens = 32;
+  // which that has tasks. Behind long contexts only if there are enough of these tiles for the workers: they have no parts.
+  // (Measured on an H200, llama-3.1-8b, a row alone: 32, 40, 48 and 63 tokens in small tiles take 6.2, 7.8, 8.2 and 9.9 ms,
+  // 64 in large ones 6.6.)
+  static constexpr i32 kLongTokens = 40;
   static constexpr i32 kLongContext = 4096;
+  // How long a context may be, then, of a row that has so many tokens beyond the fewest: small tiles cost by their tokens,
+  // few large ones by their contexts.
+  static EVT_FN constexpr i32 LongContext(i32 beyond) { return Min(2048 + beyond * 256, kLongContext); }
 
   struct Params {
     i32 head_dim, kv_heads, group;
@@ -107,7 +111,8 @@ struct Plan {
     work.context = m.context[r];
     work.length = m.length[r];
     work.appended = work.length >= shape.long_least &&
-                    (work.context <= kLongContext || CeilDiv(work.length, shape.long_tile) >= shape.many_tiles);
+                    (work.context <= LongContext(work.length - shape.long_least) ||
+                     CeilDiv(work.length, shape.long_tile) >= shape.many_tiles);
     work.tile = work.appended ? shape.long_tile : shape.tile;
     work.tiles = CeilDiv(work.length, work.tile);
     const i32 last = work.context + work.length - 1;

@@ -90,7 +90,9 @@ inline void CheckItems(const Planned& p, const OpStep& step, const PlanShape& s)
     REQUIRE(head.q_count > 0);
     const i32 length = static_cast<i32>(step.Length(row));
     if (s.long_tokens < 0 || length < s.long_tokens) REQUIRE(head.appended == 0);
-    if (s.long_tokens > 0 && length >= s.long_tokens && context <= Plan::kLongContext) REQUIRE(head.appended == 1);
+    if (s.long_tokens > 0 && length >= s.long_tokens && context <= Plan::LongContext(length - s.long_tokens)) {
+      REQUIRE(head.appended == 1);
+    }
     if (head.appended) REQUIRE(head.parts == 1);
     const i32 rows = head.appended ? s.long_rows / AttentionHeads(s.head_dim, s.group, 2) : 0;
     REQUIRE(head.q_count <= std::max(rows, AttentionTile(s.head_dim, s.group, 2)));
