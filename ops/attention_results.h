@@ -11,9 +11,18 @@ namespace eventide {
 
 template <class T>
 struct AttentionResults {
-  struct Turn {
-    i32 turn = 0;  // the running state's two places take turns
-    i32 kept = 0;  // results in Scratch that have not been merged
+  // How far a task is, in one register: merges so far, since the running state's two places take turns, and results in
+  // Scratch that have not been merged.
+  class Turn {
+   public:
+    EVT_FN i32 Merges() const { return static_cast<i32>(state_ / kKept); }
+    EVT_FN i32 Kept() const { return static_cast<i32>(state_ % kKept); }
+    EVT_FN void Keep(i32 results) { state_ += static_cast<u32>(results); }
+    EVT_FN void Merged() { state_ = state_ / kKept * kKept + kKept; }
+
+   private:
+    static constexpr u32 kKept = 4096;  // more than fit Scratch
+    u32 state_ = 0;
   };
   // What the groups have of a wave's chunks.
   template <class W, class Tile>
@@ -22,12 +31,13 @@ struct AttentionResults {
     const AttentionParams& p = t.params();
     const AttentionTask& task = room.task;
     // Results wait in registers until there is room for them. Those of parts go straight to memory.
+    slot = Opaque(slot);  // what follows from it takes no registers outside
     const bool merges = Opaque(task.item.part) == 0;
     const i32 left = task.item.chunk_end - first - wave;
     // Groups begin with the next wave one by one if its results have room beside these, and if its pages are so near
     // that a group cannot take a page of this wave, in the same slot, for one that it looks for (W::Peek).
     const bool goes_on = left > 0 && task.Near(p, static_cast<i32>(sizeof(T)), first, first + chunks) &&
-                         (!merges || turn.kept + chunks + Min(wave, left) <= room.slots);
+                         (!merges || turn.Kept() + chunks + Min(wave, left) <= room.slots);
     EVT_ROLLED
     for (i32 done = 0; done < chunks; done += room.slots) {
       const i32 count = merges ? Min(room.slots, chunks - done) : chunks;
@@ -35,12 +45,12 @@ struct AttentionResults {
         const i32 order = Opaque(task.item.first_order + first + slot - task.item.chunk_first);
         const i32 floats = ResultFloats(p.head_dim);
         tile.Store(task.rows, p.head_dim, [&](i32 row) {
-          return merges ? room.results() + ((turn.kept + slot - done) * task.rows + row) * floats
+          return merges ? room.results() + ((turn.Kept() + slot - done) * task.rows + row) * floats
                         : Partial(t, task, order, row);
         });
       }
       if (goes_on) {
-        turn.kept += chunks;
+        turn.Keep(chunks);
         break;
       }
       if (!merges) {
@@ -49,8 +59,8 @@ struct AttentionResults {
       }
       w.Sync();
       const bool last = first + done + count >= task.item.chunk_end;
-      Merge(w, t, room, turn.kept + count, turn.turn++, last);
-      turn.kept = 0;
+      Merge(w, t, room, turn.Kept() + count, turn.Merges(), last);
+      turn.Merged();
       if (!last) w.Sync();
     }
   }

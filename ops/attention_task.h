@@ -136,7 +136,8 @@ struct AttentionTask {
 };
 
 // A task's memory in Scratch. What follows the fixed part is as large as the task's rows need, so that results of
-// many chunks fit where rows are few: [queries][of a decode row: key, value, angles, gains][sums so far][results].
+// many chunks fit where rows are few: [queries][of a decode row: key, value, angles, gains][sums so far][results]. Where
+// all results are merged at once there are no sums so far, and results lie in their place.
 template <class T>
 struct AttentionRoom {
   AttentionTask task;
@@ -147,8 +148,8 @@ struct AttentionRoom {
   T* more_queries;  // of a tile of many rows: a page
   i32 query_split;
   LongMemory long_memory;
-  // Of a decode row, what its queries, key and value are made with: constants are fetched before the task may
-  // begin, its token's raw key and value with the queries, and not when their page's turn comes.
+  // Of a decode row, what its queries, key and value are made with: they come with
+  // the queries, all at once, and not when their page's turn comes.
   bool fresh;
   u32 fresh_block;
   i32 running_at, results_at;  // bytes

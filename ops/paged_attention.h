@@ -5,7 +5,7 @@
 // Keys and values of earlier steps stream in ahead of every wait. Those of this step are normed and rotated
 // by every task that sees them (a few KiB of L2 reads), straight into the page; the one whose queries they
 // belong to also stores them in the cache. Groups of threads (warps) take a chunk each and wait for nobody
-// until the wave's chunks are merged.
+// until chunks are merged, of one wave or of several.
 //
 // Rows of many query tokens (AttentionItem::appended): their keys and values are in the cache before attention
 // begins (ops/append_kv.h), all pages come by the input lane, and tiles are as large as the threads' registers allow:
@@ -142,7 +142,7 @@ struct PagedAttention {
       const i32 slot = tile.Start(units, task.rows, p.head_dim);
       const auto pages = [&](i32 of) { return task.Pages(cut.page_tokens, first + of); };
       const i32 taken = tile.ForEachPage(slot, chunks, pages, [&](i32 number, i32 ahead) {
-        const i32 page = task.FirstOf(first + slot) + number * cut.page_tokens;
+        const i32 page = task.FirstOf(first + Opaque(slot)) + number * cut.page_tokens;
         auto memory = w.Peek(lane, ahead);
         const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
         const i32 end = Min(page + cut.page_tokens, task.high);

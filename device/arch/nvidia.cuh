@@ -84,7 +84,7 @@ struct Waiting {
 };
 
 // A task as the walk warp hands it to the roles that follow it (nvidia_tasks.cuh): with all that can be known
-// before its events fire. What its op has prepared lies in Memo.
+// before its events fire. What its op has prepared lies in Prepared.
 struct Handed {
   enum Flag : u32 { kWaitsOnly = 32 };  // beside GridTurn's: no task, but more of the next one's waits
   TaskName task;  // grid < 0: there are no more

@@ -95,7 +95,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
     const u32 slot = at % kSlots;
     // Where warps have pages of their own (kFar), the slot's page before may not even have arrived, for a warp that has
     // to do with it, and `full` could not tell that phase from the one wanted. `empty` can: this warp has not dropped the
-    // page wanted.
+    // page wanted, and all in front of its own last one, at most kSlots behind, have been asked for.
+    static_assert(2 * kComputeWarps <= kSlots, "a wave of chunks of two pages each, and the first of the next one");
     EVT_ROLLED
     for (u32 turn = kFar ? 0 : 1; turn < 2; ++turn) {
       AwaitBarrier(this->base + (turn == 0 ? EmptyAt(lane, slot) : FullAt(lane, slot)), (at / kSlots - 1 + turn) % 2,

@@ -74,6 +74,7 @@ struct GpuProducer : GpuWorkerBase<Port> {
   EVT_FN void Continue(const Producer& other) {
     head = other.head;
     tail = other.tail;
+    followed = other.followed;
     patience = other.patience;
     this->aborted_ = other.aborted_;
   }
