@@ -134,15 +134,16 @@ struct PagedAttention {
     // Opaque, here and below: neither a loop of its own for each kind, nor registers for what is rarely asked for.
     const u32 lane = static_cast<u32>(Opaque(many ? kLaneInput : kLaneStream));
     const i32 units = many ? W::kGroups : tile.Units(task.rows, p.head_dim);
-    const i32 wave = AttentionTask::Wave(W::kGroups, units);
     typename Results::Turn turn;
     EVT_ROLLED
-    for (i32 first = task.item.chunk_first; first < task.item.chunk_end; first += wave) {
+    for (i32 first = task.item.chunk_first; first < task.item.chunk_end;
+         first += AttentionTask::Wave(W::kGroups, Opaque(units))) {
+      const i32 wave = AttentionTask::Wave(W::kGroups, Opaque(units));
       const i32 chunks = Min(wave, task.item.chunk_end - first);
       const i32 slot = tile.Start(units, task.rows, p.head_dim);
       const auto pages = [&](i32 of) { return task.Pages(cut.page_tokens, first + of); };
       const i32 taken = tile.ForEachPage(slot, chunks, pages, [&](i32 number, i32 ahead) {
-        const i32 page = task.FirstOf(first + Opaque(slot)) + number * cut.page_tokens;
+        const i32 page = task.FirstOf(first + slot) + number * cut.page_tokens;
         auto memory = w.Peek(lane, ahead);
         const CopyShape shape = task.Shape(p, cut.page_tokens, page, sizeof(T));
         const i32 end = Min(page + cut.page_tokens, task.high);
