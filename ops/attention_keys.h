@@ -26,12 +26,13 @@ EVT_FN RopePair Gain(RopePair x, float inverse_rms, const T* gain, i32 d, i32 ha
           Multiply(Multiply(x.high, inverse_rms), ToFloat(gain[d + half]))};
 }
 
+struct alignas(16) Sixteen {
+  u32 word[4];
+};
+
 // A page's values from element `used` of `all` on become zero: their weights are, but 0 * NaN is not.
 template <class Tile, class T>
 EVT_FN void ZeroRest(Tile& tile, T* values, i32 used, i32 all) {
-  struct alignas(16) Sixteen {
-    u32 word[4];
-  };
   Sixteen* rest = reinterpret_cast<Sixteen*>(values + used);
   tile.ForEachColumn((all - used) * static_cast<i32>(sizeof(T)) / 16,
                      [&](i32 i) { rest[i] = Sixteen{{0, 0, 0, 0}}; });
@@ -55,16 +56,7 @@ EVT_FN void FreshTokens(Tile& tile, const Task<AttentionParams>& t, AttentionRoo
   const bool appends = t.at.at[2] == 0;
   tile.ForEachRow(end - first, [&](i32 i) {
     const i32 position = first + i;
-    const bool here = room.fresh && position == owned;
-    const float* token = room.fresh_token(p.head_dim);
-    const float* x = here ? token : task.Raw(t, position - task.item.context) + p.group * p.head_dim;
-    const float* angles = here ? token + 2 * p.head_dim : Angles(t, task, position);
-    const T* gain = here ? room.gains(p.head_dim) + p.head_dim : t.Operand<const T>(AttentionOperand::kKeyNorm);
-    float inverse_rms = 1.0f;
-    if (p.qk_norm) {
-      const float sum = tile.RowSum(p.head_dim, [&](i32 d) { return Multiply(x[d], x[d]); });
-      inverse_rms = InverseRms(sum, p.head_dim, p.epsilon);
-    }
+    const bool here = room.fresh && position == owned;  // tokens in front of it may be of this step, too
     T *cached_key = nullptr, *cached_value = nullptr;
     // No branches in here: nested deeply enough, they spill.
     const bool mine = appends & (position >= owned) & (position < owned + task.item.q_count);
@@ -76,6 +68,25 @@ EVT_FN void FreshTokens(Tile& tile, const Task<AttentionParams>& t, AttentionRoo
       cached_value = cache + layout.Index(block, 1, head, slot);
     }
     const i32 at = (position - page) * p.head_dim;
+    if (here) {
+      const Sixteen* token = reinterpret_cast<const Sixteen*>(room.fresh_token(p.head_dim));
+      const i32 pieces = p.head_dim * static_cast<i32>(sizeof(T)) / 16;
+      tile.ForEachColumn(2 * pieces, [&](i32 d) {
+        const bool key = d < pieces;
+        const i32 column = key ? d : d - pieces;
+        reinterpret_cast<Sixteen*>((key ? keys : values) + at)[column] = token[d];
+        if (mine) reinterpret_cast<Sixteen*>(key ? cached_key : cached_value)[column] = token[d];
+      });
+      return;
+    }
+    const float* x = task.Raw(t, position - task.item.context) + p.group * p.head_dim;
+    const float* angles = Angles(t, task, position);
+    const T* gain = t.Operand<const T>(AttentionOperand::kKeyNorm);
+    float inverse_rms = 1.0f;
+    if (p.qk_norm) {
+      const float sum = tile.RowSum(p.head_dim, [&](i32 d) { return Multiply(x[d], x[d]); });
+      inverse_rms = InverseRms(sum, p.head_dim, p.epsilon);
+    }
     tile.ForEachColumn(half, [&](i32 d) {
       RopePair key{x[d], x[d + half]};
       if (p.qk_norm) key = Gain(key, inverse_rms, gain, d, half);

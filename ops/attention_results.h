@@ -75,7 +75,7 @@ struct AttentionResults {
                    (task.item.group * p.kv_heads + t.at.at[1]) * splits + t.at.at[2];
     if (w.Arrive(counter) + 1 < static_cast<u32>(task.item.parts)) return;
     if (w.Leader()) *counter = 0;  // for the next layer, which waits for this one's notify
-    const i32 orders = task.Orders(t), pairs = p.head_dim / 2;
+    const i32 orders = room.orders, pairs = p.head_dim / 2;
     const i32 stride = task.item.q_count * p.kv_heads * p.group * ResultFloats(p.head_dim);
     w.Parallel(task.rows * pairs, [&](i32 i) {
       const i32 row = i / pairs, d = i % pairs * 2;

@@ -135,47 +135,59 @@ struct AttentionTask {
   }
 };
 
+// A task and where its memory is, which the task's rows decide.
+struct AttentionSetup {
+  AttentionTask task;
+  // Of one query token, as a decode row is: its key and value are made with the queries, by all threads, and not by the
+  // few that their page's turn comes to. Beside them what a norm's barrier would keep far away.
+  bool fresh;
+  i32 running_at, results_at;  // bytes
+  i32 slots;                   // chunks whose results fit
+  i32 orders;                  // AttentionTask::Orders, of a tile of several parts
+};
+
 // A task's memory in Scratch. What follows the fixed part is as large as the task's rows need, so that results of
-// many chunks fit where rows are few: [queries][of a decode row: key, value, angles, gains][sums so far][results]. Where
+// many chunks fit where rows are few: [queries][of a decode row: key, value; angles, gains][sums so far][results]. Where
 // all results are merged at once there are no sums so far, and results lie in their place.
 template <class T>
-struct AttentionRoom {
-  AttentionTask task;
+struct AttentionRoom : AttentionSetup {
   union {
     SoftmaxState running_state[2][kMaxAttentionRows];  // before and after a merge, in turn
-    float inverse_rms[kMaxLongRows];                   // of queries, before that
+    float inverse_rms[kMaxLongRows];                   // of queries (and the key behind them), before that
   };
   T* more_queries;  // of a tile of many rows: a page
   i32 query_split;
   LongMemory long_memory;
-  // Of a decode row, what its queries, key and value are made with: they come with
-  // the queries, all at once, and not when their page's turn comes.
-  bool fresh;
   u32 fresh_block;
-  i32 running_at, results_at;  // bytes
-  i32 slots;                   // chunks whose results fit
 
-  EVT_FN void Set(const AttentionParams& p, const AttentionTask& prepared) {
-    task = prepared;
-    more_queries = nullptr;
-    query_split = 1 << 30;
+  static EVT_FN AttentionSetup Lay(const Task<AttentionParams>& t, const AttentionTask& task) {
+    const AttentionParams& p = t.params();
+    AttentionSetup setup = {task, false, 0, 0, 0, task.item.parts > 1 ? task.Orders(t) : 1};
+    const i32 element = static_cast<i32>(sizeof(T));
     const i32 elements = task.rows * p.head_dim;
     const i32 result_bytes = task.rows * ResultFloats(p.head_dim) * 4;
-    const i32 fresh_bytes = p.head_dim * (3 * 4 + (p.qk_norm ? 2 * static_cast<i32>(sizeof(T)) : 0));
-    running_at = elements * static_cast<i32>(sizeof(T));
-    results_at = running_at + elements * 4;
-    fresh = task.item.appended == 0 && task.item.q_count == 1 && task.high > task.item.context + task.item.q_first &&
-            results_at + fresh_bytes + result_bytes <= MemoryBytes();
-    if (fresh) {
-      running_at += fresh_bytes;
-      results_at += fresh_bytes;
+    const i32 fresh_bytes = p.head_dim * (2 * element + (p.qk_norm ? 4 + 2 * element : 0));
+    setup.running_at = elements * element;
+    setup.results_at = setup.running_at + elements * 4;
+    setup.fresh = task.item.appended == 0 && task.item.q_count == 1 &&
+                  task.high > task.item.context + task.item.q_first &&
+                  setup.results_at + fresh_bytes + result_bytes <= MemoryBytes();
+    if (setup.fresh) {
+      setup.running_at += fresh_bytes;
+      setup.results_at += fresh_bytes;
     }
     // Sums so far are needed only where results are merged more than once.
-    const bool once = task.Near(p, static_cast<i32>(sizeof(T)), task.item.chunk_first, task.item.chunk_end);
-    if (once && running_at + (task.item.chunk_end - task.item.chunk_first) * result_bytes <= MemoryBytes()) {
-      results_at = running_at;
+    const bool once = task.Near(p, element, task.item.chunk_first, task.item.chunk_end);
+    if (once && setup.running_at + (task.item.chunk_end - task.item.chunk_first) * result_bytes <= MemoryBytes()) {
+      setup.results_at = setup.running_at;
     }
-    slots = (MemoryBytes() - results_at) / Max(1, result_bytes);
+    setup.slots = (MemoryBytes() - setup.results_at) / Max(1, result_bytes);
+    return setup;
+  }
+  EVT_FN void Set(const AttentionSetup& setup) {
+    static_cast<AttentionSetup&>(*this) = setup;
+    more_queries = nullptr;
+    query_split = 1 << 30;
   }
 
   // The pages of a tile of many rows: first the one for queries from row `split` on.
@@ -190,12 +202,9 @@ struct AttentionRoom {
   }
 
   EVT_FN QueryRows<T> queries() { return {reinterpret_cast<T*>(Memory()), more_queries, query_split}; }
-  EVT_FN float* fresh_token(i32 head_dim) {                       // [key, value, angles][head_dim]
-    return reinterpret_cast<float*>(Memory() + task.rows * head_dim * static_cast<i32>(sizeof(T)));
-  }
-  EVT_FN T* gains(i32 head_dim) {  // [of queries, of keys][head_dim]
-    return reinterpret_cast<T*>(fresh_token(head_dim) + 3 * head_dim);
-  }
+  EVT_FN T* fresh_token(i32 head_dim) { return reinterpret_cast<T*>(Memory()) + task.rows * head_dim; }  // key, value
+  EVT_FN float* angles(i32 head_dim) { return reinterpret_cast<float*>(fresh_token(head_dim) + 2 * head_dim); }
+  EVT_FN T* gains(i32 head_dim) { return reinterpret_cast<T*>(angles(head_dim) + head_dim); }  // of queries, of keys
   EVT_FN float* running() { return reinterpret_cast<float*>(Memory() + running_at); }  // [row][head_dim]
   EVT_FN float* results() { return reinterpret_cast<float*>(Memory() + results_at); }  // [chunk][row][ResultFloats]
 

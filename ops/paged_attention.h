@@ -3,9 +3,9 @@
 // append of new keys and values to the cache happen here, where they cost no hop.
 //
 // Keys and values of earlier steps stream in ahead of every wait. Those of this step are normed and rotated
-// by every task that sees them (a few KiB of L2 reads), straight into the page; the one whose queries they
-// belong to also stores them in the cache. Groups of threads (warps) take a chunk each and wait for nobody
-// until chunks are merged, of one wave or of several.
+// by every task that sees them (a few KiB of L2 reads), straight into the page (those of a single query token with its
+// queries); the one whose queries they belong to also stores them in the cache. Groups of threads (warps) take a chunk each
+// and wait for nobody until chunks are merged, of one wave or of several.
 //
 // Rows of many query tokens (AttentionItem::appended): their keys and values are in the cache before attention
 // begins (ops/append_kv.h), all pages come by the input lane, and tiles are as large as the threads' registers allow:
@@ -100,8 +100,8 @@ struct PagedAttention {
   // Where the task is in the step's tables, which are two trips to memory away.
   template <class T, class W>
   static EVT_FN void Prepare(W& w, const Task<Params>& t) {
-    const AttentionTask task(t, static_cast<i32>(sizeof(T)));
-    if (w.Leader()) TaskOf(w) = task;
+    const AttentionSetup setup = AttentionRoom<T>::Lay(t, AttentionTask(t, static_cast<i32>(sizeof(T))));
+    if (w.Leader()) SetupOf(w) = setup;
   }
 
   template <class T, class W>
@@ -115,8 +115,7 @@ struct PagedAttention {
     using Long = typename W::template LongAttention<T>;
     using Results = AttentionResults<T>;
     w.Sync();  // the task before may still be reading Scratch
-    if (w.Leader()) room.Set(t.params(), TaskOf(w));
-    w.Sync();
+    if (w.Leader()) room.Set(SetupOf(w));
     if (!w.AwaitReady()) return;  // which is a Sync, too
     const bool many = Opaque(task.item.appended) != 0;
     if (many) {
@@ -180,12 +179,12 @@ struct PagedAttention {
   }
 
   template <class W>
-  static EVT_FN AttentionTask& TaskOf(W& w) {
-    static_assert(sizeof(AttentionTask) <= kPreparedBytes, "prepared");
-    return *reinterpret_cast<AttentionTask*>(w.Prepared());
+  static EVT_FN AttentionSetup& SetupOf(W& w) {
+    static_assert(sizeof(AttentionSetup) <= kPreparedBytes, "prepared");
+    return *reinterpret_cast<AttentionSetup*>(w.Prepared());
   }
 
-  // Queries, normed, rotated, scaled and rounded to storage; beside them what FreshTokens will need.
+  // Queries, normed, rotated, scaled and rounded to storage; of a decode row its key, the row behind them, and value, too.
   template <class T, class W>
   static EVT_FN void Load(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
     const Params& p = t.params();
@@ -193,34 +192,37 @@ struct PagedAttention {
     const i32 half = p.head_dim / 2;
     const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
     const i32 heads = cut.Heads(p, t.at.at[2]);
-    // Of a decode row, by threads behind those that its queries need: raw key and value, and what goes with them.
+    const i32 swizzle = QuerySwizzle<W>(p.head_dim);
+    const i32 position = task.item.context + task.item.q_first;  // of the first query token
+    const i32 rows = task.rows + (room.fresh ? 1 : 0);
+    // By threads behind those that queries mostly need.
     constexpr i32 kFirst = 128;
     w.Parallel(room.fresh ? kFirst + p.head_dim / 4 : 0, [&](i32 i) {
       if (i < kFirst) return;
-      const i32 at = (i - kFirst) * 4, position = task.item.context + task.item.q_first;
-      const float* from = task.Raw(t, task.item.q_first) + p.group * p.head_dim + at;
-      const Four<float> key = Four<float>::Of(from), value = Four<float>::Of(from + p.head_dim);
-      const Four<float> angles = Four<float>::Of(Angles(t, task, position) + at);
+      const i32 at = (i - kFirst) * 4;
+      const Four<float> value = Four<float>::Of(task.Raw(t, task.item.q_first) + (p.group + 1) * p.head_dim + at);
       if (p.qk_norm) {
+        const Four<float> angles = Four<float>::Of(Angles(t, task, position) + at);
         const Four<T> query_gain = Four<T>::Of(t.Operand<const T>(AttentionOperand::kQueryNorm) + at);
         const Four<T> key_gain = Four<T>::Of(t.Operand<const T>(AttentionOperand::kKeyNorm) + at);
+        angles.To(room.angles(p.head_dim) + at);
         query_gain.To(room.gains(p.head_dim) + at);
         key_gain.To(room.gains(p.head_dim) + p.head_dim + at);
       }
-      float* to = room.fresh_token(p.head_dim) + at;
-      key.To(to);
-      value.To(to + p.head_dim);
-      angles.To(to + 2 * p.head_dim);
+      Four<T> out;
+      for (i32 j = 0; j < 4; ++j) out.at[j] = Storage<T>::From(value.at[j]);
+      out.To(room.fresh_token(p.head_dim) + p.head_dim + KvColumn(swizzle, position, at));
       if (at == 0) room.fresh_block = task.Table(t)[position / p.block_size];
     });
     const auto raw = [&](i32 row) {
-      return task.Raw(t, task.item.q_first + row / heads) +
-             (t.at.at[2] * cut.split_heads + row % heads) * p.head_dim;
+      const bool key = row == task.rows;
+      return task.Raw(t, task.item.q_first + (key ? 0 : row / heads)) +
+             (key ? p.group : t.at.at[2] * cut.split_heads + row % heads) * p.head_dim;
     };
     const bool kept = p.qk_norm && task.item.appended == 0;  // many rows are read twice
     if (p.qk_norm) {
       w.RowSums(
-          task.rows, p.head_dim,
+          rows, p.head_dim,
           [&](i32 row, i32 d) {
             const float x = raw(row)[d];
             if (kept) room.running()[row * p.head_dim + d] = x;  // which nothing is in yet
@@ -229,20 +231,21 @@ struct PagedAttention {
           [&](i32 row, float sum) { room.inverse_rms[row] = InverseRms(sum, p.head_dim, p.epsilon); });
       w.Sync();
     }
-    const float scale = Multiply(p.scale, 1.4426950408889634f);  // exponents are of 2
-    const i32 swizzle = QuerySwizzle<W>(p.head_dim);
+    const float query_scale = Multiply(p.scale, 1.4426950408889634f);  // exponents are of 2
     const i32 fours = half / 4;
     const QueryRows<T> queries = room.queries();
-    w.Parallel(task.rows * fours, [&](i32 i) {
+    w.Parallel(rows * fours, [&](i32 i) {
       const i32 row = i / fours, at = i % fours * 4;
+      const bool key = row == task.rows;
       const float* x = (kept ? room.running() + row * p.head_dim : raw(row)) + at;
       // Behind a barrier they are near; without one they come with the queries.
       const bool near = p.qk_norm && room.fresh;
-      const float* angles = near ? room.fresh_token(p.head_dim) + 2 * p.head_dim
-                                 : Angles(t, task, task.item.context + task.item.q_first + row / heads);
-      const T* gain = near ? room.gains(p.head_dim) : t.Operand<const T>(AttentionOperand::kQueryNorm);
+      const float* angles = near ? room.angles(p.head_dim) : Angles(t, task, position + (key ? 0 : row / heads));
+      const T* gain = near ? room.gains(p.head_dim) + (key ? p.head_dim : 0)
+                           : t.Operand<const T>(AttentionOperand::kQueryNorm);
       const Four<float> low = Four<float>::Of(x), high = Four<float>::Of(x + half);
       const Four<float> angle[2] = {Four<float>::Of(angles + at * 2), Four<float>::Of(angles + at * 2 + 4)};
+      const float scale = key ? 1.0f : query_scale;
       Four<T> out_low, out_high;
       for (i32 j = 0; j < 4; ++j) {
         RopePair pair{low.at[j], high.at[j]};
@@ -251,9 +254,10 @@ struct PagedAttention {
         out_low.at[j] = Storage<T>::From(Multiply(pair.low, scale));
         out_high.at[j] = Storage<T>::From(Multiply(pair.high, scale));
       }
-      T* q = queries.At(row, p.head_dim);
-      out_low.To(q + KvColumn(swizzle, row, at));
-      out_high.To(q + KvColumn(swizzle, row, at + half));
+      T* q = key ? room.fresh_token(p.head_dim) : queries.At(row, p.head_dim);
+      const i32 place = key ? position : row;
+      out_low.To(q + KvColumn(swizzle, place, at));
+      out_high.To(q + KvColumn(swizzle, place, at + half));
     });
     w.Sync();
   }

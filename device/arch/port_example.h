@@ -118,7 +118,7 @@ struct ExampleWorker {
   template <class P>
   void Notify(const P& p, const ElementBox& box);
   void Ready();       // input role: the task's events have fired; handed to AwaitReady in task order
-  bool AwaitReady();  // compute role
+  bool AwaitReady();  // compute role; where it returns true, a Sync, too
   template <class P>
   void KnowTurns(const P& p);  // before a walk: what is known of all grids is worked out, if it has not been
   template <class P>
