@@ -29,7 +29,7 @@ inline constexpr u32 kTicketSlots = 8;
 inline constexpr i32 kSharedNodes = 18;
 inline constexpr i32 kNoPage = -1;
 inline constexpr u32 kUnderWay = 4;  // pages of the stream role whose data has not arrived, at most (6: 1 % slower)
-inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag
+inline constexpr u32 kPollsPerCheck = 128;  // polls between looks at the ended flag, but for BarrierWait's
 inline constexpr u32 kPollsPerWatch = 512;  // between looks at other workers
 inline constexpr u32 kWalkWarp = 10, kNotifyWarp = 11;
 inline constexpr u32 kHandedSlots = 4;  // tasks handed over and not through
@@ -97,7 +97,8 @@ struct Handed {
   alignas(8) u64 from;
 };
 
-struct SharedState {
+// What is addressed by constants (below).
+struct SharedHead {
   PagePool<DirectSync> pool;
   u64 full[kLanes][kSlots];
   u64 empty[kLanes][kSlots];
@@ -106,10 +107,12 @@ struct SharedState {
   u32 ticket[kTicketSlots];
   // Of a handed task: it is there, compute has done it, input and notify are through with it.
   u64 begun[kHandedSlots], done[kHandedSlots], sent[kHandedSlots];
-  Handed handed[kHandedSlots];
   u32 ended;  // the step has been aborted: set by the notify warp, which watches, polled by all waits
   u32 left;   // the compute role has left
-  Waiting waiting[kRoles];
+  Waiting waiting[kRoles];  // `cause` is its first word
+};
+struct SharedState : SharedHead {
+  Handed handed[kHandedSlots];
   TaskTimer notes[kRoles];  // for the timeline, where a step is recorded; here they cost no registers
   u32 arrivals;  // what Arrive hands to the role's threads
   i32 sum_of_rows;
@@ -138,6 +141,9 @@ EVT_FN constexpr u32 BegunAt(u32 slot) {
 }
 EVT_FN constexpr u32 DoneAt(u32 slot) { return BegunAt(kHandedSlots) + slot * 8; }
 EVT_FN constexpr u32 SentAt(u32 slot) { return DoneAt(kHandedSlots) + slot * 8; }
+EVT_FN constexpr u32 EndedWord() { return SentAt(kHandedSlots); }
+EVT_FN constexpr u32 CauseWord(u32 role) { return EndedWord() + 8 + role * sizeof(Waiting); }
+static_assert(sizeof(SharedHead) == CauseWord(kRoles), "an address above is not its member's");
 EVT_FN SlotPage LoadSlot(u32 address) {
   SlotPage slot;
   asm volatile("ld.shared::cta.v2.u32 {%0, %1}, [%2];"

@@ -22,7 +22,7 @@ EVT_FN uint4 LoadShared16(u32 address) {
 }
 
 // The compute role: eight warps that run the same code on the same task. When the step is aborted
-// its threads still meet at every barrier of the task in hand (waits return at once) and leave
+// its threads still meet at every barrier of the task in hand (waits return after one try) and leave
 // together at the next AwaitReady, which votes.
 template <class Port>
 struct GpuCompute : GpuWorkerBase<Port> {
@@ -76,15 +76,6 @@ struct GpuCompute : GpuWorkerBase<Port> {
     ++taken[lane];
     return page;
   }
-  // Takes the next page if it has arrived and returns its number, else kNoPage. Its address is worked out later
-  // (AddressOf), so that nothing waits for the number.
-  EVT_FN i32 TakeArrived(u32 lane) {
-    const u32 slot = taken[lane] % kSlots;
-    if (!BarrierTest(this->base + FullAt(lane, slot), taken[lane] / kSlots % 2)) return kNoPage;
-    ++taken[lane];
-    return LoadSlot(this->base + SlotAt(lane, slot)).page;
-  }
-  EVT_FN u32 AddressOf(i32 page) const { return PagesAddress() + static_cast<u32>(page) * kPageBytes; }
   EVT_FN GpuPage Peek(u32 lane, i32 ahead) {
     const uint2 page = PeekShared<true>(lane, static_cast<u32>(ahead));
     return GpuPage{this->pages + (page.x - PagesAddress()), page.y};
@@ -97,11 +88,8 @@ struct GpuCompute : GpuWorkerBase<Port> {
     // to do with it, and `full` could not tell that phase from the one wanted. `empty` can: this warp has not dropped the
     // page wanted, and all in front of its own last one, at most kSlots behind, have been asked for.
     static_assert(2 * kComputeWarps <= kSlots, "a wave of chunks of two pages each, and the first of the next one");
-    EVT_ROLLED
-    for (u32 turn = kFar ? 0 : 1; turn < 2; ++turn) {
-      AwaitBarrier(this->base + (turn == 0 ? EmptyAt(lane, slot) : FullAt(lane, slot)), (at / kSlots - 1 + turn) % 2,
-                   kAbortStuckPage);
-    }
+    if constexpr (kFar) AwaitBarrier(this->base + EmptyAt(lane, slot), (at / kSlots - 1) % 2);
+    AwaitBarrier(this->base + FullAt(lane, slot), at / kSlots % 2);
     const SlotPage page = LoadSlot(this->base + SlotAt(lane, slot));
     // After an abort the slot may hold no page: any page will do then, nothing of it is published.
     return make_uint2(PagesAddress() + static_cast<u32>(Max(page.page, 0)) * kPageBytes,
@@ -330,12 +318,13 @@ struct GpuCompute : GpuWorkerBase<Port> {
   // Of a lane that only the task knows: registers have no index.
   EVT_FN u32 Taken(u32 lane) const { return lane == kLaneStream ? taken[kLaneStream] : taken[kLaneInput]; }
   EVT_FN u32 PagesAddress() const { return this->base + kPagesAt; }
-  EVT_FN void AwaitBarrier(u32 barrier, u32 parity, u32 cause) {
-    for (u32 poll = 1; end == kGoesOn && !Port::BarrierTry(barrier, parity); ++poll) {
-      this->Stalls(Leader());
-      if (poll % kPollsPerCheck == 0) {
-        if (this->Ended(kRoleCompute, cause)) end = kAborted;
-      }
+  // For a page.
+  EVT_FN void AwaitBarrier(u32 barrier, u32 parity) {
+    if constexpr (kRecordsTimeline<Port>) {
+      if (!Port::BarrierTry(barrier, parity)) this->Stalls(Leader());
+    }
+    if (Port::template BarrierWait<EndedWord(), CauseWord(kRoleCompute)>(this->base, barrier, parity) != 0) {
+      end = kAborted;
     }
     this->StallEnds(Leader());
   }

@@ -49,31 +49,32 @@ class GpuLinearTile {
   EVT_FN void Products(W& w, i32 steps, i32 weight_steps, i32 input_steps, i32 tiles, bool keeps) {
     Clear();
     if constexpr (Port::kWgmma && sizeof(T) == 2) {
-      if (wide_) {
+      if (wide_) [[unlikely]] {
         WgmmaProducts<T>::Run(w, steps, tiles, c_);
         return;
       }
     }
     u32 a = 0, b = 0, piece = 0;
-    i32 weights_left = 0, input_left = 0, step = 0;
-    if (blocks_ == 2 && tokens_ > 16) {
-      step = steps / weight_steps * weight_steps;
+    i32 weights_left = 0, input_left = 0;
+    i32 step = steps & -weight_steps;  // of whole pages; weight_steps is a power of two
+    // Few tokens first: what a step of them runs lies together, and is fetched once a layer.
+    if (tokens_ <= 8) {
+      if (blocks_ == 1) {
+        Pages<1>(w, steps, b, input_left, input_steps, keeps);
+      } else {
+        Pages<2>(w, steps, b, input_left, input_steps, keeps);
+      }
+    } else if (blocks_ == 2 && tokens_ > 16) {
       if (tokens_ > kTokens / 2) {
         WholePages<kGroups>(w, step);
       } else {
         WholePages<kGroups / 2>(w, step);
       }
       keeps = false;
-    } else if (tokens_ <= 8) {
-      step = steps / weight_steps * weight_steps;
-      if (blocks_ == 1) {
-        Pages<1>(w, steps, b, input_left, input_steps, keeps);
-      } else {
-        Pages<2>(w, steps, b, input_left, input_steps, keeps);
-      }
-    } else if (blocks_ == 2 && tokens_ <= 16 && steps % weight_steps == 0) {
-      step = steps;
+    } else if (blocks_ == 2 && step == steps) {
       TwoGroups(w, steps, keeps);
+    } else {
+      step = 0;
     }
 #pragma unroll 1
     while (step < steps) {
@@ -111,7 +112,7 @@ class GpuLinearTile {
   template <class W, class E>
   EVT_FN void Finish(W& w, const E& ending, const typename E::Row& row, float next, i32 first, i32 tiles) {
     if constexpr (Port::kWgmma && sizeof(T) == 2) {
-      if (wide_) {
+      if (wide_) [[unlikely]] {
         const i32 warp = static_cast<i32>(w.thread / 32);
         // Of a tile without a partner two warps have the rows, of one that is not there none.
         if (warp / 2 < tiles) WideEnding<MmaOf<T>, E>(ending, first + warp * 16, w.Lane()).template Run<kGroups>(c_);
@@ -205,47 +206,43 @@ class GpuLinearTile {
     return f;
   }
 
-  // Whole pages of weights with up to 8 tokens, where latency counts: no choices inside, and where the next pages are is
-  // found out while this one's loads and products are on their way. A page of activations has a multiple of a page of
-  // weights' steps.
+  // Whole pages of weights with up to 8 tokens, where latency counts: no choices inside. A page of activations has a
+  // multiple of a page of weights' steps.
   template <i32 kBlocks, class W>
   EVT_FN void Pages(W& w, i32 steps, u32& b, i32& input_left, i32 input_steps, bool keeps) {
     constexpr i32 kSteps = static_cast<i32>(kPageBytes / (kSegments * kFragmentBytes)) / kBlocks;
     const u32 mine = thread_ / 32 * kBlocks * kFragmentBytes + thread_ % 32 * 16;
     const u32 column = thread_ / 32 * 256 + thread_ % 16 * 16 + thread_ / 16 % 2 * kStepBytes;
-    i32 weights = kNoPage, input = kNoPage;  // the next pages, where they are known to be there
 #pragma unroll 1
-    for (; steps >= kSteps; steps -= kSteps) {
-      const u32 a = (weights == kNoPage ? w.TakeShared(kLaneStream).x : w.AddressOf(weights)) + mine;
-      uint4 rows[kSteps][kBlocks];
+    while (steps >= kSteps) {
+      b = w.TakeShared(kLaneInput).x + column;
+      input_left = Min(input_steps, steps);
+      steps -= input_left;
+#pragma unroll 1
+      for (; input_left >= kSteps; input_left -= kSteps) {
+        const u32 a = w.TakeShared(kLaneStream).x + mine;
+        uint4 rows[kSteps][kBlocks];
 #pragma unroll
-      for (i32 s = 0; s < kSteps; ++s) {
+        for (i32 s = 0; s < kSteps; ++s) {
 #pragma unroll
-        for (i32 k = 0; k < kBlocks; ++k) {
-          rows[s][k] =
-              LoadShared16(a + static_cast<u32>(s * kSegments * kBlocks + k) * kFragmentBytes);
+          for (i32 k = 0; k < kBlocks; ++k) {
+            rows[s][k] =
+                LoadShared16(a + static_cast<u32>(s * kSegments * kBlocks + k) * kFragmentBytes);
+          }
         }
-      }
-      if (input_left == 0) {
-        b = (input == kNoPage ? w.TakeShared(kLaneInput).x : w.AddressOf(input)) + column;
-        input_left = Min(input_steps, steps);
-      }
-      uint4 columns[kSteps / 2];
+        uint4 columns[kSteps / 2];
 #pragma unroll
-      for (i32 s = 0; s < kSteps / 2; ++s) {
-        columns[s] = LoadMatrices(b + static_cast<u32>(s) * 2 * kStepBytes);
-      }
-      const bool more = steps >= 2 * kSteps;
-      weights = more ? w.TakeArrived(kLaneStream) : kNoPage;
-      input = more && input_left == kSteps ? w.TakeArrived(kLaneInput) : kNoPage;
+        for (i32 s = 0; s < kSteps / 2; ++s) {
+          columns[s] = LoadMatrices(b + static_cast<u32>(s) * 2 * kStepBytes);
+        }
 #pragma unroll
-      for (i32 s = 0; s < kSteps / 2; ++s) {
-        Group<kBlocks>(0, rows[2 * s], columns[s].x, columns[s].y);
-        Group<kBlocks>(0, rows[2 * s + 1], columns[s].z, columns[s].w);
+        for (i32 s = 0; s < kSteps / 2; ++s) {
+          Group<kBlocks>(0, rows[2 * s], columns[s].x, columns[s].y);
+          Group<kBlocks>(0, rows[2 * s + 1], columns[s].z, columns[s].w);
+        }
+        b += kSteps * kStepBytes;
+        w.Drop(kLaneStream);
       }
-      b += kSteps * kStepBytes;
-      input_left -= kSteps;
-      w.Drop(kLaneStream);
       if (input_left == 0 && !keeps) w.Drop(kLaneInput);
     }
     // For steps that follow: as the loop over those has it.

@@ -22,6 +22,28 @@ struct Sm80 {
   static EVT_FN bool BarrierTry(u32 barrier, u32 parity) {
     return BarrierTest(barrier, parity);
   }
+  // As BulkCopyPort's. One loop: a try in front of it takes registers that are not there.
+  template <u32 kEnded, u32 kCause>
+  static EVT_FN u32 BarrierWait(u32 base, u32 barrier, u32 parity) {
+    u32 ended;
+    asm volatile(
+        "{ .reg .pred p, late;\n"
+        "mov.u32 %0, 0;\n"
+        "setp.ne.u32 late, %2, %2;\n"
+        "W%=: mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "@p bra.uni D%=;\n"
+        "st.volatile.shared::cta.u32 [%3+%4], %6;\n"
+        "ld.volatile.shared::cta.u32 %0, [%3+%5];\n"
+        "setp.eq.u32 late, %2, %2;\n"
+        "setp.eq.u32 p, %0, 0;\n"
+        "@p bra.uni W%=;\n"
+        "D%=: @late st.volatile.shared::cta.u32 [%3+%4], %7; }"
+        : "=&r"(ended)
+        : "r"(barrier), "r"(parity), "r"(base), "n"(kCause), "n"(kEnded), "n"(u32{kAbortStuckPage}),
+          "n"(u32{kAbortStuckTask})
+        : "memory");
+    return ended;
+  }
   static EVT_FN void ArriveMany(u32 barrier, u32 count) {
     // An arrival of several at once may not complete a phase here.
     EVT_ROLLED
