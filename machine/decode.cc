@@ -49,6 +49,7 @@ void Branch(Decoder& d) {
   };
   if (d.op() == "bra") {
     d.out.flow = Flow::kJump;
+    d.out.uniform = d.Has("uni");
     d.out.target = label(d.operand(0));
   } else if (d.op() == "brx") {
     d.out.flow = Flow::kTable;

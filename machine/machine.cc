@@ -202,6 +202,7 @@ class Runner {
             ++pc;
             continue;
           }
+          if (i.uniform) Fail(warp, i, "lanes part at a jump that says they do not (bra.uni)");
           SetPc(warp, active, i.target);
           SetPc(warp, lanes & ~active, pc + 1);
           return;

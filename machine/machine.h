@@ -60,6 +60,7 @@ struct Instruction {
   Handler run = nullptr;
   Flow flow = Flow::kNext;
   bool guard_not = false;
+  bool uniform = false;       // bra.uni: all lanes that are there go the same way
   bool polls_global = false;  // of kYields
   int guard = -1;  // a predicate's place
   // Places of operands in a warp's registers. Which is which is the handler's business.

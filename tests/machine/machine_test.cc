@@ -201,6 +201,13 @@ TEST_CASE("the machine: lanes of a warp may wait for one of them") {
   CHECK(Faults(body, 32, "") == 0);
 }
 
+TEST_CASE("the machine: lanes part at no jump that says they do not") {
+  const std::string test = "  setp.lt.s32 %p1, %r0, ", jump = ";\n  @%p1 bra.uni $end;\n  st.global.u32 [%rd2], %r0;\n$end:\n";
+  CHECK(Faults(test + "7" + jump, 32, "bra.uni") == 10);
+  CHECK(Faults(test + "64" + jump, 32, "") == 0);
+  CHECK(Faults(test + "0" + jump, 32, "") == 0);
+}
+
 TEST_CASE("the machine: memory has bounds and alignment") {
   CHECK(Faults("  st.global.u32 [%rd2+1024], %r0;\n", 32, "in no allocation") == 10);
   CHECK(Faults("  st.global.u64 [%rd2+4], %rd0;\n", 32, "not aligned") == 10);
