@@ -184,18 +184,13 @@ struct PagedAttention {
     return *reinterpret_cast<AttentionSetup*>(w.Prepared());
   }
 
-  // Queries, normed, rotated, scaled and rounded to storage; of a decode row its key, the row behind them, and value, too.
+  // Of a decode row, by threads behind those that queries mostly need: its value, and what a norm's barrier would keep far
+  // away.
   template <class T, class W>
-  static EVT_FN void Load(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
+  static EVT_FN void LoadFresh(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
     const Params& p = t.params();
     const AttentionTask& task = room.task;
-    const i32 half = p.head_dim / 2;
-    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
-    const i32 heads = cut.Heads(p, t.at.at[2]);
-    const i32 swizzle = QuerySwizzle<W>(p.head_dim);
-    const i32 position = task.item.context + task.item.q_first;  // of the first query token
-    const i32 rows = task.rows + (room.fresh ? 1 : 0);
-    // By threads behind those that queries mostly need.
+    const i32 position = task.item.context + task.item.q_first;
     constexpr i32 kFirst = 128;
     w.Parallel(room.fresh ? kFirst + p.head_dim / 4 : 0, [&](i32 i) {
       if (i < kFirst) return;
@@ -211,9 +206,23 @@ struct PagedAttention {
       }
       Four<T> out;
       for (i32 j = 0; j < 4; ++j) out.at[j] = Storage<T>::From(value.at[j]);
-      out.To(room.fresh_token(p.head_dim) + p.head_dim + KvColumn(swizzle, position, at));
+      out.To(room.fresh_token(p.head_dim) + p.head_dim + KvColumn(QuerySwizzle<W>(p.head_dim), position, at));
       if (at == 0) room.fresh_block = task.Table(t)[position / p.block_size];
     });
+  }
+
+  // Queries, normed, rotated, scaled and rounded to storage; of a decode row its key, the row behind them, and value, too.
+  template <class T, class W>
+  static EVT_FN void Load(W& w, const Task<Params>& t, AttentionRoom<T>& room) {
+    const Params& p = t.params();
+    const AttentionTask& task = room.task;
+    const i32 half = p.head_dim / 2;
+    const AttentionCut cut(p, static_cast<i32>(sizeof(T)));
+    const i32 heads = cut.Heads(p, t.at.at[2]);
+    const i32 swizzle = QuerySwizzle<W>(p.head_dim);
+    const i32 position = task.item.context + task.item.q_first;  // of the first query token
+    const i32 rows = task.rows + (room.fresh ? 1 : 0);
+    LoadFresh<T>(w, t, room);
     const auto raw = [&](i32 row) {
       const bool key = row == task.rows;
       return task.Raw(t, task.item.q_first + (key ? 0 : row / heads)) +

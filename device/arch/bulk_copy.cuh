@@ -29,10 +29,9 @@ struct BulkCopyPort {
         : "memory");
     return done != 0;
   }
-  // Until the barrier's phase of this parity has completed, or the step has ended: then not 0. One warp instruction asks
-  // for all lanes, so that they agree (.uni): the assembler need not guard against lanes that part. The first try is
-  // outside of the loop, at whose head a warp is made to yield (some 45 cycles). While it takes longer, the word at kCause
-  // says why (kAbortStuckPage), then that the task itself goes on (kAbortStuckTask).
+  // Until the barrier's phase of this parity has completed, or the step has ended: then not 0. The first try is outside of
+  // the loop, at whose head a warp is made to yield (some 45 cycles). While it takes longer, the word at kCause says why
+  // (kAbortStuckPage), then that the task itself goes on (kAbortStuckTask).
   template <u32 kEnded, u32 kCause>
   static EVT_FN u32 BarrierWait(u32 base, u32 barrier, u32 parity) {
     u32 ended;
@@ -40,13 +39,13 @@ struct BulkCopyPort {
         "{ .reg .pred p;\n"
         "mov.u32 %0, 0;\n"
         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "@p bra.uni D%=;\n"
+        "@p bra D%=;\n"
         "W%=: st.volatile.shared::cta.u32 [%3+%4], %6;\n"
         "ld.volatile.shared::cta.u32 %0, [%3+%5];\n"
         "setp.ne.u32 p, %0, 0;\n"
-        "@p bra.uni D%=;\n"
+        "@p bra D%=;\n"
         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "@!p bra.uni W%=;\n"
+        "@!p bra W%=;\n"
         "st.volatile.shared::cta.u32 [%3+%4], %7;\n"
         "D%=: }"
         : "=&r"(ended)

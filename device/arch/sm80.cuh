@@ -31,12 +31,12 @@ struct Sm80 {
         "mov.u32 %0, 0;\n"
         "setp.ne.u32 late, %2, %2;\n"
         "W%=: mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "@p bra.uni D%=;\n"
+        "@p bra D%=;\n"
         "st.volatile.shared::cta.u32 [%3+%4], %6;\n"
         "ld.volatile.shared::cta.u32 %0, [%3+%5];\n"
         "setp.eq.u32 late, %2, %2;\n"
         "setp.eq.u32 p, %0, 0;\n"
-        "@p bra.uni W%=;\n"
+        "@p bra W%=;\n"
         "D%=: @late st.volatile.shared::cta.u32 [%3+%4], %7; }"
         : "=&r"(ended)
         : "r"(barrier), "r"(parity), "r"(base), "n"(kCause), "n"(kEnded), "n"(u32{kAbortStuckPage}),
